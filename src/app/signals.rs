@@ -32,6 +32,8 @@ pub struct SignalTarget {
     pub host_name: SafeText,
     /// The identity of the process. The probe checks it again before it sends the signal.
     pub process: ProcessKey,
+    /// The name of the process, which the probe checks as well; empty if the driver does not list it.
+    pub name: SafeText,
     /// The user who owns the process.
     pub who: SafeText,
     /// That user's full name.
@@ -57,9 +59,11 @@ impl SignalTarget {
     pub(super) fn new(host: &Host, row: &Row, process: ProcessKey, workers: Vec<ProcessKey>) -> Self {
         let is_member = |candidate: &&Process| candidate.key == process || workers.contains(&candidate.key);
         let facts = host.processes().find(is_member).and_then(Process::facts);
+        let own_facts = host.processes().find(|candidate| candidate.key == process).and_then(Process::facts);
         Self {
             host: host.id,
             host_name: host.name().clone(),
+            name: own_facts.and_then(|facts| facts.name.clone()).unwrap_or_default(),
             who: row.who.clone(),
             full_name: facts.and_then(|facts| facts.full_name.clone()),
             is_mine: row.is_mine,

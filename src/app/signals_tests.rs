@@ -63,6 +63,19 @@ fn refusal_of(app: &mut App, key: &str) -> String {
 }
 
 #[test]
+fn a_target_has_the_name_that_the_probe_compares() {
+    let name = |user: &str, has_workers: bool| {
+        let mut app = app(6, 8, SIZE);
+        select(&mut app, |row| row.who == user && (row.workers > 1) == has_workers);
+        press(&mut app, "T");
+        app.signals().dialog().expect("a dialog").targets[0].name.clone()
+    };
+    assert_eq!(name("fumi", false), "python");
+    // The driver does not list a launcher.
+    assert_eq!(name("erika", true), "");
+}
+
+#[test]
 fn y_sends_term_to_the_launcher_of_an_own_job() {
     let mut app = app_with_job_of("erika");
     assert!(press(&mut app, "T").is_empty());

@@ -392,7 +392,14 @@ async fn failures_are_counted_until_a_connection_was_steady() {
 #[tokio::test(start_paused = true)]
 async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     let mut harness = Harness::new();
-    let signal = |id| Request::Signal { id, boot_id: "b".into(), pid: 4471, start_ticks: 1, signal: Signal::Terminate };
+    let signal = |id| Request::Signal {
+        id,
+        boot_id: "b".into(),
+        pid: 4471,
+        start_ticks: 1,
+        name: "".into(),
+        signal: Signal::Terminate,
+    };
     let mut probe = harness.probe().await;
     probe.introduce().await;
     assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));

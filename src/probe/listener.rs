@@ -186,8 +186,9 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
             control.resend();
             None
         }
-        Ok(Request::Signal { id, boot_id: target_boot_id, pid, start_ticks, signal }) => {
-            reply(id, send_signal(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, signal, boot_id))
+        Ok(Request::Signal { id, boot_id: target_boot_id, pid, start_ticks, name, signal }) => {
+            let target = ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks };
+            reply(id, send_signal(target, &name, signal, boot_id))
         }
         Ok(Request::Environment { id, boot_id: target_boot_id, pid, start_ticks }) => {
             reply(id, environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))
@@ -355,15 +356,14 @@ struct AnswerQueue<'a, F> {
 impl<F: AsFd> AnswerQueue<'_, F> {
     fn write_without_waiting(&mut self) -> Result<(), Errno> {
         if !self.bytes.is_empty() && self.write_lock.is_none() {
-            self.write_lock = match self.output.write_lock.try_lock() {
-                Ok(write_lock) => Some(write_lock),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
+            self.write_lock = self.output.try_lock();
         }
         while self.write_lock.is_some() && self.output.is_ready() {
             match write(&self.output.file, &self.bytes[..self.bytes.len().min(MAX_BYTES_WITHOUT_WAITING)]) {
-                Ok(count) => drop(self.bytes.drain(..count)),
+                Ok(count) => {
+                    self.bytes.copy_within(count.., 0);
+                    self.bytes.truncate(self.bytes.len() - count);
+                }
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(error) => return Err(error),
             }
@@ -425,12 +425,19 @@ impl<F: AsFd> Output<F> {
     fn lock_unless_blocked(&self) -> Option<MutexGuard<'_, ()>> {
         let deadline = Instant::now() + LAST_MESSAGE_TIMEOUT;
         loop {
-            match self.write_lock.try_lock() {
-                Ok(write_lock) => return Some(write_lock),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_DELAY),
-                Err(TryLockError::WouldBlock) => return None,
+            let write_lock = self.try_lock();
+            if write_lock.is_some() || Instant::now() >= deadline {
+                return write_lock;
             }
+            std::thread::sleep(LOCK_RETRY_DELAY);
+        }
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.write_lock.try_lock() {
+            Ok(write_lock) => Some(write_lock),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 

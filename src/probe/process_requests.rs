@@ -44,8 +44,14 @@ impl ProcessIdentity<'_> {
 }
 
 /// Sends a signal to exactly the target process. A pidfd holds the process while its identity is checked, so that the
-/// signal cannot reach another process with a reused pid. `boot_id` is that of this host.
-pub(crate) fn send_signal(target: ProcessIdentity<'_>, signal: Signal, boot_id: Option<&str>) -> ReplyOutcome {
+/// signal cannot reach another process with a reused pid. `name` is the name that the user saw, or empty: the start
+/// time alone does not tell two processes apart that had the pid within the same clock tick. `boot_id` is that of this host.
+pub(crate) fn send_signal(
+    target: ProcessIdentity<'_>,
+    name: &str,
+    signal: Signal,
+    boot_id: Option<&str>,
+) -> ReplyOutcome {
     let pid = i32::try_from(target.pid).ok().filter(|&pid| pid > 1).and_then(Pid::from_raw);
     let Some(pid) = pid else {
         return refused(format!("pid {} is never signalled", target.pid));
@@ -54,12 +60,12 @@ pub(crate) fn send_signal(target: ProcessIdentity<'_>, signal: Signal, boot_id: 
         return refusal;
     }
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => send_by_pidfd(&pidfd, target, signal),
+        Ok(pidfd) => send_by_pidfd(&pidfd, target, name, signal),
         Err(error) => pidfd_open_error(error),
     }
 }
 
-fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, signal: Signal) -> ReplyOutcome {
+fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, name: &str, signal: Signal) -> ReplyOutcome {
     let mut reader = FileReader::default();
     let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
     let Some(stat) = stat else {
@@ -70,6 +76,9 @@ fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, signal: Signal) -
         };
     };
     if stat.start_ticks != target.start_ticks {
+        return ReplyOutcome::Reused;
+    }
+    if !name.is_empty() && *name != *SafeText::from_bytes(stat.name) {
         return ReplyOutcome::Reused;
     }
     // A signal to a zombie succeeds without an effect.
@@ -386,7 +395,7 @@ mod tests {
     }
 
     fn outcome(pid: u32, start_ticks: u64, boot_id: &str) -> ReplyOutcome {
-        send_signal(ProcessIdentity { boot_id, pid, start_ticks }, Signal::Kill, Some(BOOT))
+        send_signal(ProcessIdentity { boot_id, pid, start_ticks }, "", Signal::Kill, Some(BOOT))
     }
 
     #[test]
@@ -401,6 +410,16 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(outcome(pid, 0, "other"), ReplyOutcome::Reused);
         assert_eq!(outcome(pid, 0, BOOT), ReplyOutcome::Reused);
+    }
+
+    #[test]
+    fn a_process_with_another_name_gets_no_signal() {
+        let mut job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
+        let target = job.target();
+        let send = |name: &str| send_signal(target, name, Signal::Kill, Some(BOOT));
+        assert_eq!(send("python"), ReplyOutcome::Reused);
+        assert_eq!(job.0.try_wait().unwrap(), None);
+        assert_eq!(send("sleep"), ReplyOutcome::Sent);
     }
 
     #[test]

@@ -335,7 +335,14 @@ mod tests {
             Request::Heartbeat { id: 1, last_sequence: Some(7) },
             Request::Interval { seconds: 0.25 },
             Request::Resend,
-            Request::Signal { id: 2, boot_id: "b".into(), pid: 9, start_ticks: 1, signal: Signal::Kill },
+            Request::Signal {
+                id: 2,
+                boot_id: "b".into(),
+                pid: 9,
+                start_ticks: 1,
+                name: "python".into(),
+                signal: Signal::Kill,
+            },
             Request::Environment { id: 3, boot_id: "b".into(), pid: 9, start_ticks: 1 },
             Request::LogTail { id: 4, boot_id: "b".into(), pid: 9, start_ticks: 1 },
         ] {

@@ -255,6 +255,10 @@ pub enum Request {
         pid: u32,
         /// Must be the start time of the process with this pid, as in [`ProcessFacts::start_ticks`].
         start_ticks: u64,
+        /// The name that the user saw: must be the current [`ProcessFacts::name`], unless it is empty. Another process
+        /// may have reused the pid within the same clock tick.
+        #[serde(default, skip_serializing_if = "str::is_empty")]
+        name: SafeText,
         /// The signal.
         signal: Signal,
     },

@@ -137,7 +137,8 @@ fn signal_is_sent_only_to_the_process_with_the_given_identity() {
     let (pid, start_ticks) = (sleeper.pid(), sleeper.start_ticks());
     let mut send = |id, boot_id: &SafeText, pid, start_ticks| {
         let boot_id = boot_id.clone();
-        probe.request(&Request::Signal { id, boot_id, pid, start_ticks, signal: Signal::Terminate });
+        let name = "sh".into();
+        probe.request(&Request::Signal { id, boot_id, pid, start_ticks, name, signal: Signal::Terminate });
         probe.reply(id)
     };
     assert_eq!(send(101, &boot_id, pid, start_ticks + 1), ReplyOutcome::Reused);
