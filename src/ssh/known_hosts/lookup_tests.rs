@@ -287,7 +287,7 @@ mod against_openssh {
     }
 }
 
-fn error_with_path(error: SshError, path: &Path) -> String {
+fn error_with_path(error: &SshError, path: &Path) -> String {
     error.message.replace(&path.display().to_string(), "PATH")
 }
 
@@ -300,17 +300,17 @@ fn special_and_large_files_are_refused_and_dev_null_is_empty() {
     for path in [path.clone(), "/dev/zero".into()] {
         let error = KnownHosts::read([&path]).unwrap_err();
         assert_eq!(
-            error_with_path(error, &path),
+            error_with_path(&error, &path),
             "reading the known host keys in PATH failed: it is not a regular file"
         );
         let error = append_host_key(&path, &name, &key, false).unwrap_err();
-        assert_eq!(error_with_path(error, &path), "writing the host key to PATH failed: it is not a regular file");
+        assert_eq!(error_with_path(&error, &path), "writing the host key to PATH failed: it is not a regular file");
     }
     fs::remove_file(&path).unwrap();
     File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
     let error = KnownHosts::read([&path]).unwrap_err();
     assert_eq!(
-        error_with_path(error, &path),
+        error_with_path(&error, &path),
         "reading the known host keys in PATH failed: it is larger than 16384 KiB"
     );
     let null = PathBuf::from("/dev/null");
@@ -336,16 +336,19 @@ fn what_a_failed_write_left_is_removed_unless_another_program_wrote_too() {
     }
 }
 
+/// A directory on which a file system is mounted.
+struct Mounted(tempfile::TempDir);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
 #[test]
 fn a_full_disk_leaves_no_half_line() {
     if !rustix::process::getuid().is_root() {
         return;
-    }
-    struct Mounted(tempfile::TempDir);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            let _ = std::process::Command::new("umount").arg(self.0.path()).status();
-        }
     }
     let disk = Mounted(tempfile::tempdir().unwrap());
     let mut mount = std::process::Command::new("mount");
@@ -358,6 +361,6 @@ fn a_full_disk_leaves_no_half_line() {
     let before = format!("{}\n", "#".repeat(4080));
     fs::write(&path, &before).unwrap();
     let error = append_host_key(&path, &HostName::new("gpu01", 22, None), &key(ED25519), false).unwrap_err();
-    assert_eq!(error_with_path(error, &path), "writing the host key to PATH failed: No space left on device");
+    assert_eq!(error_with_path(&error, &path), "writing the host key to PATH failed: No space left on device");
     assert_eq!(fs::read_to_string(&path).unwrap(), before);
 }
