@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// The password of the account.
-pub(crate) const PASSWORD: &str = "pass word";
+pub(crate) const PASSWORD: &str = "pass word of more than thirty characters";
 /// The one-time code that the server requests after the password in [`LoginMethod::Questions`].
 pub(crate) const CODE: &str = "424242";
 
