@@ -209,7 +209,8 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
         let why = host.snapshot.iter().flat_map(|snapshot| &snapshot.notes);
         notes.extend(why.map(|note| (Tone::Warn, note.to_string())));
     }
-    if host.is_limited(now) {
+    // If the host was disconnected for it, its error has these words.
+    if host.is_limited(now) && matches!(host.link, Link::Live) {
         notes.push((Tone::Warn, limited_text()));
     }
     let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
@@ -347,6 +348,8 @@ mod tests {
         let has_note = |host: &Host| notes(host, Moment::default()).iter().any(|(_, note)| *note == words);
         assert!(!has_note(&host));
         host.apply(crate::fleet::HostUpdate::Limited, Moment::default());
+        assert!(!has_note(&host));
+        host.link = Link::Live;
         assert!(has_note(&host));
     }
 
