@@ -59,7 +59,10 @@ fn main() {
     let mut output = Output(File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap()));
     if let Some((_, misbehave)) = PROBE.iter().find(|(name, _)| *name == mode) {
         read_to_end(std::io::stdin());
-        output.send(&hello(1));
+        // Every host says hello once.
+        if mode != "control-characters" {
+            output.send(&hello(1));
+        }
         misbehave(&mut output);
     } else if let Some((_, misbehave)) = SHELL.iter().find(|(name, _)| *name == mode) {
         // `printf '\n%s shell %s\n' NONCE "$(uname -sm)"`
@@ -371,15 +374,19 @@ fn control_characters(output: &mut Output) {
         index += 1;
         format!("{}987{}", ESCAPES[index % ESCAPES.len()], ESCAPES[(index / 7) % ESCAPES.len()])
     };
+    output.send(&json!({"hello": {
+        "protocol": 1, "probe_version": text(), "boot_id": text(), "host_name": text(), "login_user": text(),
+        "kernel": text(), "arch": text(), "source": text(), text(): text()
+    }}));
     at_intervals(INTERVAL, |number| {
-        output.send(&json!({"hello": {
-            "protocol": 1, "probe_version": text(), "boot_id": text(), "host_name": text(), "login_user": text(),
-            "kernel": text(), "arch": text(), "source": text(), text(): text()
-        }}));
-        output.send(&json!({"inventory": {
-            "generation": number, "driver_version": text(), "cuda_version": text(), "nvml_path": text(),
-            "gpus": [{"index": 0, "uuid": text(), "name": text(), "pci_bus_id": text(), "memory_total_bytes": 1_u64 << 37}],
-        }}));
+        // A new inventory now and then.
+        let generation = 1 + (number - 1) / 5;
+        if number % 5 == 1 {
+            output.send(&json!({"inventory": {
+                "generation": generation, "driver_version": text(), "cuda_version": text(), "nvml_path": text(),
+                "gpus": [{"index": 0, "uuid": text(), "name": text(), "pci_bus_id": text(), "memory_total_bytes": 1_u64 << 37}],
+            }}));
+        }
         let error = json!({"kind": text(), "code": 15, "message": text()});
         let fields = json!({
             "notes": [text(), text()],
@@ -393,7 +400,7 @@ fn control_characters(output: &mut Output) {
             }],
             "driver_error": if number % 4 == 0 { error.clone() } else { Value::Null },
         });
-        let mut message = snapshot(number, number, 1, &fields);
+        let mut message = snapshot(number, generation, 1, &fields);
         if number % 3 == 0 {
             message["snapshot"]["gpus"]["error"] = json!([error]);
         }

@@ -211,9 +211,9 @@ impl Battle {
 /// How long the screen may take to name an attacker: the time after which a silent host is dropped, and a margin.
 const NAMED_LIMIT: Duration = Duration::from_secs(15);
 
-/// Runs an attack and checks all promises.
+/// Runs an attack and checks all promises. Returns the last screen.
 #[track_caller]
-fn withstand(attacker: Attacker, mode: &str, outcome: Outcome) {
+fn withstand(attacker: Attacker, mode: &str, outcome: Outcome) -> String {
     let mut battle = Battle::start(attacker, mode);
     let measured = battle.observe(observation(), outcome);
     println!("ATTACK\t{mode}\t{measured:?}");
@@ -239,6 +239,7 @@ fn withstand(attacker: Attacker, mode: &str, outcome: Outcome) {
         failures += "the attack did not reach gpufleet\n";
     }
     assert!(failures.is_empty(), "{mode}:\n{failures}the screen shows:\n{last}");
+    last
 }
 
 fn observation() -> Duration {
@@ -320,9 +321,20 @@ fn age(utilization: u64) -> Duration {
 /// Whether the overview shows that a host is not as it should be. The honest host never is.
 fn names_attacker(text: &str) -> bool {
     let Some((panes, _)) = text.split_once("─ Processes ") else { return false };
-    ["DOWN", "STALE", "violation", "limit", "too many", "too much", "too often", "more than"]
-        .iter()
-        .any(|word| panes.contains(word))
+    let panes = panes.to_lowercase();
+    let words = [
+        "down",
+        "stale",
+        "violation",
+        "misbehav",
+        "limit",
+        "too many",
+        "too much",
+        "too often",
+        "too fast",
+        "more than",
+    ];
+    words.iter().any(|word| panes.contains(word))
 }
 
 fn peak_kib(pid: u32) -> u64 {
