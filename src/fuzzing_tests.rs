@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long each target is mutated in an ordinary run.
-const ORDINARY: Duration = Duration::from_millis(500);
+const ORDINARY: Duration = Duration::from_millis(250);
 
 /// The environment variable with the seconds for which each target is mutated; `tests/fuzz` sets it.
 const SECONDS: &str = "GPUFLEET_FUZZ_SECONDS";
