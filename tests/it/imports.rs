@@ -70,6 +70,34 @@ fn modules_import_only_from_the_layers_below() {
     assert_eq!(seen.len(), ALLOWED.len(), "the table names a module that does not exist");
 }
 
+/// Returns whether a test with this path exists: `lib:collect::tests::name` in src, `terminal::name` in tests/it.
+fn test_exists(path: &str) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (base, path) = path.strip_prefix("lib:").map_or((root.join("tests/it"), path), |path| (root.join("src"), path));
+    let mut parts: Vec<&str> = path.split("::").collect();
+    let Some(name) = parts.pop() else { return false };
+    parts.retain(|part| *part != "tests");
+    let file = base.join(parts.join("/"));
+    let candidates =
+        [file.with_extension("rs"), file.join("mod.rs"), PathBuf::from(format!("{}_tests.rs", file.display()))];
+    let declaration = format!("fn {name}(");
+    candidates.iter().filter_map(|file| std::fs::read_to_string(file).ok()).any(|text| text.contains(&declaration))
+}
+
+#[test]
+fn tests_named_in_documents_and_scripts_exist() {
+    assert!(!test_exists("imports::no_such_test") && test_exists("imports::no_files_import_each_other"));
+    for (document, quote) in [("docs/security.md", '`'), ("tests/faults", '"')] {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).expect("it is read");
+        let is_path =
+            |word: &&str| word.contains("::") && !word.ends_with("::") && !word.contains([' ', '/', '\n', '{', '%']);
+        let named: Vec<&str> = text.split(quote).filter(is_path).collect();
+        assert!(named.len() > 20, "{document}: {}", named.len());
+        let missing: Vec<&&str> = named.iter().filter(|path| !test_exists(path)).collect();
+        assert!(missing.is_empty(), "{document} names tests that do not exist: {missing:?}");
+    }
+}
+
 #[test]
 fn no_source_file_is_nested_deeper_than_two_folders() {
     let mut open = vec![(src(), 0)];

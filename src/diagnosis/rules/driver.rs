@@ -194,7 +194,7 @@ fn describe_xid(xid: u64) -> &'static str {
         63 => "memory row remapping pending",
         64 => "memory row remapping failed",
         68 => "video decoder error",
-        74 => "NVLink error",
+        74 | 144..=150 => "NVLink error",
         79 => "GPU fell off the bus",
         94 => "contained memory error",
         95 => "uncontained memory error",
@@ -202,7 +202,6 @@ fn describe_xid(xid: u64) -> &'static str {
         119 => "GSP timeout",
         120 => "GSP error",
         140 => "unrecovered memory error",
-        144..=150 => "NVLink error",
         _ => "see NVIDIA's catalogue",
     }
 }

@@ -315,9 +315,10 @@ fn clock(
     };
     let has_faster_sibling = context.host.gpus().zip(context.gpus).any(|pair| is_faster(&pair));
     let is_asleep = gpu.performance_state.is_some_and(|state| state >= SLEEPING_STATE);
-    let (severity, confidence) = match has_faster_sibling || is_asleep {
-        true => (Severity::Warn, Confidence::Likely),
-        false => (Severity::Info, Confidence::Suspected),
+    let (severity, confidence) = if has_faster_sibling || is_asleep {
+        (Severity::Warn, Confidence::Likely)
+    } else {
+        (Severity::Info, Confidence::Suspected)
     };
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 60.0);
     conditions.met(RuleId::ClockStuck, target, evaluation, |lasted, _| {
@@ -648,7 +649,9 @@ mod tests {
     #[test]
     fn fewer_nvlinks_than_the_siblings_are_info() {
         let mut infos = gpus(0..4);
-        infos.iter_mut().for_each(|info| info.name = Some("NVIDIA H100 80GB HBM3".into()));
+        for info in &mut infos {
+            info.name = Some("NVIDIA H100 80GB HBM3".into());
+        }
         let mut tester = RuleTester::new(infos);
         tester.run_edited(
             120.0,
