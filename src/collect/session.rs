@@ -247,6 +247,11 @@ impl SessionState<'_> {
 
     async fn take(&mut self, message: Message) -> Result<(), SessionEnd> {
         match message {
+            // One probe speaks on a connection, so its host cannot become another one.
+            Message::Hello(_) if self.hello => {
+                let text = "protocol violation: the probe sends a second hello";
+                return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Protocol, text)));
+            }
             Message::Hello(hello) if hello.protocol == PROTOCOL => {
                 self.hello = true;
                 self.next_heartbeat = Some(Instant::now());

@@ -21,12 +21,12 @@ const MAX_ENDED: usize = 64;
 /// may be missing from one list.
 const FACTS_RETAINED_SNAPSHOTS: u16 = 60;
 
-/// Maximum memory of the facts of one host. A process takes 1 to 3 kB, so that the 4096 processes of a snapshot fit; a
+/// Maximum memory of the facts of one host. A process takes 1 to 3 kB, so that the processes of a full snapshot fit; a
 /// hostile host can send a megabyte per process.
-const MAX_FACTS_BYTES: usize = 16 << 20;
+const MAX_FACTS_BYTES: usize = 8 << 20;
 
 /// Maximum memory of the facts of the ended processes of one host.
-const MAX_ENDED_FACTS_BYTES: usize = 2 << 20;
+const MAX_ENDED_FACTS_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProcessTable {
@@ -402,7 +402,7 @@ mod tests {
             working_directory: Some("/home/alice/projects/pretraining".into()),
             ..ProcessFacts::default()
         };
-        apply(&mut table, 0, 1..=4096, (1..=4096).map(facts).collect());
+        apply(&mut table, 0, 1..=2048, (1..=2048).map(facts).collect());
         assert!(table.live.iter().all(|process| process.info.facts.is_some()), "{}", facts_bytes(&table));
     }
 }

@@ -176,8 +176,12 @@ impl SimulatedHost {
             let Some(load) = process.advance(time, step, self.up, self.model, noise, &mut self.rng) else {
                 continue;
             };
-            for gpu in &process.gpus {
+            let used = process.used_gpus();
+            for (place, gpu) in process.gpus.iter().enumerate() {
                 self.gpus[*gpu].used += process.gpu_memory_bytes();
+                if place >= used {
+                    continue;
+                }
                 loads[*gpu] = Some(loads[*gpu].map_or(load, |other| other.with(load, self.model)));
             }
         }

@@ -279,6 +279,7 @@ impl SimulatedHost {
             reasons if reasons & POWER_CAP != 0 => highest - 15 * (3 + (state.joules as u64 % 6) as u32),
             _ => highest,
         };
+        let sm_mhz = self.on_gpu("clock", gpu).and_then(|event| event.number("mhz")).map_or(sm_mhz, |mhz| mhz as u32);
         GpuReading {
             utilization_percent: Some(percent(load.map_or(0.0, |load| load.utilization))),
             memory_utilization_percent: Some(percent(load.map_or(0.0, |load| load.memory_activity))),
@@ -354,8 +355,12 @@ impl SimulatedHost {
         let rows = || processes.iter().map(|process| &process.reading);
         let own = rows().filter_map(|row| row.cpu_percent);
         let helpers = rows().filter_map(|row| row.descendants_cpu_percent);
-        let cpu = (own.chain(helpers).sum::<f32>() / CPUS as f32 + 1.5).min(100.0);
         let active = |word: &'static str, key| self.active(word).filter_map(|event| event.ramp(key, time)).last();
+        let others = active("cpu", "percent").unwrap_or(1.5) as f32;
+        let cpu = (own.chain(helpers).sum::<f32>() / CPUS as f32 + others).min(100.0);
+        let load = active("cpu", "tasks").map_or(cpu * 1.12, |tasks| tasks as f32);
+        let allocated: Vec<u32> =
+            (0..self.gpus.len()).filter(|gpu| self.on_gpu("slurm", *gpu).is_some()).map(|gpu| gpu as u32).collect();
         let memory = active("ram", "percent").unwrap_or(38.0);
         let pressure = active("pressure", "io").unwrap_or(0.4);
         let kills = self.events("oom").filter(|event| event.at <= time);
@@ -366,21 +371,22 @@ impl SimulatedHost {
         HostReading {
             cpu_percent: has_rates.then_some(cpu),
             io_wait_percent: has_rates.then_some(pressure as f32 * 0.1),
-            load_1: Some(cpu * 1.12),
-            load_5: Some(cpu * 1.12),
-            load_15: Some(cpu * 1.12),
+            load_1: Some(load),
+            load_5: Some(load),
+            load_15: Some(load),
             memory_total_bytes: Some(HOST_MEMORY),
             memory_available_bytes: Some((HOST_MEMORY as f64 * (1.0 - memory / 100.0)) as u64),
             swap_total_bytes: Some(8 << 30),
-            swap_free_bytes: Some(8 << 30),
+            swap_free_bytes: Some((8 << 30) - active("swap", "gib").map_or(0, |gib| (gib.clamp(0.0, 8.0) * GIB) as u64)),
             uptime_seconds: Some(self.up + time),
             pressure_io_percent: Some(pressure as f32),
-            pressure_memory_percent: Some(0.0),
+            pressure_memory_percent: Some(active("swap", "pressure").unwrap_or(0.0) as f32),
             pressure_cpu_percent: Some(1.0),
             oom_kills: Some(3 + kills as u64),
             tasks_blocked: Some(waits),
             nvidia_pci_devices: Some(gpus),
             filesystems: self.filesystems(sequence),
+            slurm_allocated_gpus: self.events("slurm").next().map(|_| allocated),
             ..HostReading::default()
         }
     }

@@ -188,6 +188,11 @@ impl Process {
         }
     }
 
+    /// Returns the number of its GPUs that the process uses; it holds the others without work.
+    pub(super) fn used_gpus(&self) -> usize {
+        self.phase().and_then(|phase| phase.number("uses")).map_or(usize::MAX, |uses| uses as usize)
+    }
+
     fn phase(&self) -> Option<&Step> {
         self.phase.and_then(|place| self.steps.get(place))
     }

@@ -371,7 +371,7 @@ mod tests {
         let pids = vec!["1"; MAX_PROCESSES + 1].join(",");
         let line = format!(r#"{{"snapshot":{{"processes":{{"pid":[{pids}]}}}}}}"#);
         let error = decode(line.as_bytes()).expect_err("refused");
-        assert_eq!(error.to_string(), "protocol violation: 4097 processes, at most 4096 are allowed");
+        assert_eq!(error.to_string(), "protocol violation: 2049 processes, at most 2048 are allowed");
         let deep = [b"{\"hello\":".as_slice(), &[b'['; 1000]].concat();
         assert!(matches!(decode(&deep), Err(CodecError::Malformed { .. })));
     }

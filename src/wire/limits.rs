@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// Maximum number of processes in a snapshot. The sender keeps those with the most GPU memory and counts the rest.
-pub const MAX_PROCESSES: usize = 4096;
+pub const MAX_PROCESSES: usize = 2048;
 /// Maximum number of GPUs, MIG instances included, in an inventory.
 pub const MAX_GPUS: usize = 512;
 /// Maximum number of ancestors of a process. The probe sends at most 24.

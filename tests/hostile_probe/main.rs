@@ -52,7 +52,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// The longest line that the controller accepts.
 const LINE_BYTES: usize = 1 << 20;
 const MAX_GPUS: u32 = 512;
-const MAX_PROCESSES: u32 = 4096;
+const MAX_PROCESSES: u32 = 2048;
 
 fn main() {
     let mode = std::env::args().nth(1).unwrap_or_default();

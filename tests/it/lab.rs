@@ -139,7 +139,7 @@ impl Drop for LabHost {
 pub(crate) fn scenario(worker: u32, utilization: u8) -> Value {
     let busy = json!({
         "utilization_percent": utilization, "memory_used_bytes": 61_203_283_968_u64, "power_watts": 512,
-        "temperature_celsius": 64,
+        "clock_sm_mhz": 1755, "temperature_celsius": 64,
         "processes": [{"pid": worker, "memory_bytes": 60_129_542_144_u64, "sm_percent": utilization}]
     });
     devices(&[gpu_with(0, &busy), gpu_with(1, &busy), gpu(2), gpu_with(3, &json!({"error": 15}))])
