@@ -281,7 +281,10 @@ async fn what_is_not_the_protocol_ends_the_connection_with_its_reason() {
     for (sent, expected) in [
         (newer, "the probe speaks protocol 9, this gpufleet speaks 1".to_owned()),
         (twice, "the probe speaks protocol 9, this gpufleet speaks 1".to_owned()),
-        (encode(&Message::Hello(hello(PROTOCOL))).unwrap().repeat(2), format!("{begins}the probe sends a second hello")),
+        (
+            encode(&Message::Hello(hello(PROTOCOL))).unwrap().repeat(2),
+            format!("{begins}the probe sends a second hello"),
+        ),
         (snapshot_first, format!("{begins}the first line is not a hello")),
         (
             b"Welcome!\n".to_vec(),

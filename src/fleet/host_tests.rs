@@ -173,7 +173,11 @@ fn stale_processes_do_not_add_up() {
         let listed: Vec<_> = pids.map(|pid| process(pid, "python a.py", &[(1, u64::from(pid / 100))])).collect();
         host.send_snapshot(f64::from(round) + 1.0, &[reading(97, 30), blocked()], &listed);
         let stale = host.host.processes().filter(|process| process.is_stale).count();
-        assert_eq!(host.host.processes().len(), crate::wire::codec::MAX_PROCESSES.min(1500 * (round as usize + 1)), "{stale} are stale");
+        assert_eq!(
+            host.host.processes().len(),
+            crate::wire::codec::MAX_PROCESSES.min(1500 * (round as usize + 1)),
+            "{stale} are stale"
+        );
     }
     let pids = pids(&host.host);
     assert!(pids.is_sorted() && pids.last() == Some(&(5 * LISTED)));

@@ -377,7 +377,9 @@ impl SimulatedHost {
             memory_total_bytes: Some(HOST_MEMORY),
             memory_available_bytes: Some((HOST_MEMORY as f64 * (1.0 - memory / 100.0)) as u64),
             swap_total_bytes: Some(8 << 30),
-            swap_free_bytes: Some((8 << 30) - active("swap", "gib").map_or(0, |gib| (gib.clamp(0.0, 8.0) * GIB) as u64)),
+            swap_free_bytes: Some(
+                (8 << 30) - active("swap", "gib").map_or(0, |gib| (gib.clamp(0.0, 8.0) * GIB) as u64),
+            ),
             uptime_seconds: Some(self.up + time),
             pressure_io_percent: Some(pressure as f32),
             pressure_memory_percent: Some(active("swap", "pressure").unwrap_or(0.0) as f32),
