@@ -251,11 +251,11 @@ fn processes_with_the_most_memory_are_kept_when_there_are_too_many() {
     let processes: Vec<Value> = (0..5000).map(process).collect();
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"processes": processes}))]));
     let snapshot = Probe::with_driver(&driver).snapshot();
-    assert_eq!((snapshot.gpu_processes.len(), snapshot.processes_left_out), (4096, 904));
-    let least = (0..4096).filter_map(|row| snapshot.gpu_processes.row(row).gpu_memory_bytes).min();
-    assert_eq!(least, Some(1904));
+    assert_eq!((snapshot.gpu_processes.len(), snapshot.processes_left_out), (2048, 2952));
+    let least = (0..2048).filter_map(|row| snapshot.gpu_processes.row(row).gpu_memory_bytes).min();
+    assert_eq!(least, Some(3952));
     assert!(
-        snapshot.notes.contains(&"904 processes with little GPU memory are left out".into()),
+        snapshot.notes.contains(&"2952 processes with little GPU memory are left out".into()),
         "{:?}",
         snapshot.notes
     );
