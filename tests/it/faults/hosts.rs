@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The number of processes that NVML lists on four GPUs, and how many of them are sent.
 const LISTED: u32 = 10_000;
-const SENT: usize = 4096;
+const SENT: usize = 2048;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_ten_thousand_processes_the_largest_and_a_count_are_sent() {
