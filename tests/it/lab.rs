@@ -67,13 +67,16 @@ impl Lab {
     }
 
     /// Writes the hosts.toml that reaches every host, with lines added to `[defaults]`, and returns its path.
+    ///
+    /// The rules about the machine are off, since all hosts are the machine that runs the tests and may be busy.
     pub(crate) fn hosts_toml(&self, defaults: &str) -> String {
         let mut text = format!("[defaults]\ninterval = \"500ms\"\n{defaults}\n");
         for host in &self.hosts {
             let _ = write!(
                 text,
                 "\n[[hosts]]\nname = \"{}\"\naddress = \"{}\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \
-                 \"{}\"\nnvml_library = \"{}\"\n",
+                 \"{}\"\nnvml_library = \"{}\"\ndiagnosis = {{ off = [\"host-overloaded\", \"host-thrashing\", \
+                 \"host-ram-low\", \"disk-full\"] }}\n",
                 host.name,
                 host.sshd.ip(),
                 host.sshd.port(),

@@ -152,9 +152,11 @@ fn blocked_thread_is_found_when_the_leader_only_sleeps() {
     let mut probe = Probe::with_driver(&driver);
     // Threads are counted only when the process used no CPU time, and the leader wakes up now and then.
     let found = wait_for(&mut probe, job.pid(), "a blocked thread", |reading| {
-        reading.blocked_seconds.is_some_and(|seconds| seconds >= 0.5) && reading.threads_live.is_some()
+        reading.state == Some(ProcessState::Sleeping)
+            && reading.blocked_seconds.is_some_and(|seconds| seconds >= 0.5)
+            && reading.threads_live.is_some()
     });
-    assert_eq!((found.state, found.threads), (Some(ProcessState::Sleeping), Some(2)));
+    assert_eq!(found.threads, Some(2));
     assert_eq!((found.threads_blocked, found.threads_live), (Some(1), Some(2)));
     let thread = found.blocked_thread.expect("a thread id");
     assert_ne!(thread, job.pid());
