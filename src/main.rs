@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ssh::forbid_memory_dumps();
-    // `ssh` starts this program again as its askpass helper.
+    // `ssh` starts this program again as its askpass helper, and a shell to complete arguments.
     ssh::run_helper_role()
+        .or_else(cli::completions::answer_shell)
         .unwrap_or_else(|| cli::run(&Cli::parse()).unwrap_or_else(|error| error.print_and_return_code()))
 }

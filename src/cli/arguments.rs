@@ -36,6 +36,7 @@ A TARGET is
   hosts.toml, ./lab    a file: it ends in .toml or contains a /
   gpu1, hgx-[01-04]    hosts as ssh knows them; with a file, hosts of that file
   gpu*                 the hosts of ~/.ssh/config whose names match
+  @rack1               the hosts of hosts.toml with this group or tag
   user@host:port       with login name and port; [::1]:22 for IPv6
   ssh://NAME           a host, even if its name is a subcommand
   -                    read targets from standard input";
@@ -59,6 +60,10 @@ pub enum Command {
     Init(InitArgs),
     /// Explain a rule of the diagnosis, or list all rules; does not connect.
     Explain(ExplainArgs),
+    /// Print the code that completes gpufleet's arguments in a shell.
+    Completions(CompletionsArgs),
+    /// Print a manual page in the format of man.
+    Man(ManArgs),
 }
 
 /// Options of `status`.
@@ -179,6 +184,40 @@ pub struct ExplainArgs {
     pub rule: Option<String>,
 }
 
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_HELP)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+const COMPLETIONS_HELP: &str = "\
+Add the line of your shell to its start-up file:
+  bash  source <(gpufleet completions bash)            in ~/.bashrc
+  zsh   source <(gpufleet completions zsh)             in ~/.zshrc, after compinit
+  fish  gpufleet completions fish | source             in ~/.config/fish/config.fish";
+
+/// A shell that can complete arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash, 3.2 or later.
+    Bash,
+    /// Z shell.
+    Zsh,
+    /// fish.
+    Fish,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// A subcommand [default: the page about gpufleet].
+    #[arg(value_name = "COMMAND")]
+    pub command: Option<String>,
+}
+
 /// Options of the screen.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct ScreenArgs {
@@ -210,7 +249,7 @@ pub enum Theme {
 }
 
 /// Options of all subcommands.
-#[derive(Debug, Clone, PartialEq, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct GlobalArgs {
     /// Time between readings, 250ms to 60s [default: 2s, or the value in hosts.toml].
     #[arg(long, global = true, value_name = "TIME", value_parser = interval)]
@@ -257,7 +296,7 @@ impl Command {
             Self::Free(free) => &free.targets,
             Self::Record(record) => &record.targets,
             Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
-            Self::Init(_) | Self::Explain(_) => &[],
+            Self::Init(_) | Self::Explain(_) | Self::Completions(_) | Self::Man(_) => &[],
         }
     }
 
@@ -271,6 +310,8 @@ impl Command {
             Self::Clean(_) => "clean",
             Self::Init(_) => "init",
             Self::Explain(_) => "explain",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
         }
     }
 }
@@ -353,10 +394,12 @@ impl Cli {
                     None => Ok(()),
                 }
             }
-            Command::Explain(_) if global.demo || global.interval.is_some() || first(&connection_options).is_some() => {
+            Command::Explain(_) | Command::Completions(_) | Command::Man(_)
+                if global.demo || global.interval.is_some() || first(&connection_options).is_some() =>
+            {
                 error(
-                    "`explain` does not connect to hosts and does not take this option".to_owned(),
-                    "write `gpufleet explain RULE`",
+                    format!("`{}` does not connect to hosts and does not take this option", command.name()),
+                    "leave the option out",
                 )
             }
             Command::Doctor(_) | Command::Clean(_) if global.demo => {
@@ -540,7 +583,19 @@ mod tests {
         assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
         assert_eq!(
             Cli::subcommands(),
-            ["status", "free", "findings", "record", "doctor", "clean", "init", "explain", "help"]
+            [
+                "status",
+                "free",
+                "findings",
+                "record",
+                "doctor",
+                "clean",
+                "init",
+                "explain",
+                "completions",
+                "man",
+                "help"
+            ]
         );
     }
 

@@ -5,13 +5,15 @@ use super::arguments::{Cli, GlobalArgs};
 use crate::collect::{OpenChannel, Opening, Progress, Source};
 use crate::config::{
     Backend, HostConfig, HostTarget, HostsFile, MAX_FILE_BYTES, Notifications, Overrides, Selection, Target,
-    parse_target, parse_word_list, select,
+    did_you_mean, parse_target, parse_word_list, select,
 };
 use crate::fleet::Clock;
 use crate::sim::SimulatedFleet;
 use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, TraceEvent};
 use crate::store::{Directories, read_text_or_pipe};
+use crate::wire::SafeText;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -167,6 +169,8 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
         match parse_target(word).map_err(CommandError::usage)? {
             Target::File(path) => files.push(path),
             Target::Hosts(target) => plain.push(target),
+            // Its names follow when the files are read.
+            Target::Group(name) => plain.push(HostTarget { text: format!("@{name}"), ..HostTarget::default() }),
             Target::Stdin => return Err(CommandError::usage("`-` is not allowed in the list on standard input").into()),
         }
     }
@@ -175,6 +179,11 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
     let standard = if files.is_empty() { standard_file(&directories)? } else { None };
     if files.is_empty() && plain.is_empty() && standard.is_none() {
         return local_host(global).ok_or(HostSelectionError::NoTarget);
+    }
+    for target in &mut plain {
+        if let Some(group) = target.text.strip_prefix('@').filter(|_| target.names.is_empty()) {
+            target.names = group_members(group, files.iter().chain(&standard)).map_err(CommandError::usage)?;
+        }
     }
     // The first file with a `[notifications]` table applies.
     let notifications = files.iter().chain(&standard).find_map(|file| file.notifications.clone()).unwrap_or_default();
@@ -191,6 +200,37 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
     let hosts = select(&selection).map_err(CommandError::usage)?;
     raise_fd_limit(&hosts)?;
     Ok(SelectedHosts::Real(hosts, notifications))
+}
+
+/// Returns the hosts of a group or tag.
+///
+/// # Errors
+/// No host has it: the message and the groups and tags that exist.
+fn group_members<'a>(group: &str, files: impl Iterator<Item = &'a HostsFile>) -> Result<Vec<String>, String> {
+    let (mut members, mut groups) = (Vec::new(), BTreeSet::new());
+    for host in files.flat_map(|file| &file.entries).map(|entry| &entry.config) {
+        let mut is_member = false;
+        for name in groups_of(host) {
+            is_member |= name == group;
+            groups.insert(name);
+        }
+        if is_member {
+            members.push(host.name.to_string());
+        }
+    }
+    if !members.is_empty() {
+        return Ok(members);
+    }
+    let hint = did_you_mean(group, groups.iter().copied()).unwrap_or_else(|| match groups.len() {
+        0 => "set `group` or `tags` of hosts in hosts.toml".to_owned(),
+        _ => format!("the groups and tags are {}", groups.iter().copied().collect::<Vec<_>>().join(", ")),
+    });
+    Err(format!("no host of hosts.toml has the group or tag `{}`\n  hint: {hint}", SafeText::new(group)))
+}
+
+/// Returns the group and the tags of a host, which `@NAME` on the command line selects.
+pub(super) fn groups_of(host: &HostConfig) -> impl Iterator<Item = &str> {
+    host.group.iter().chain(&host.tags).map(SafeText::as_str)
 }
 
 /// Rejects a subcommand among the targets before any file is read.
@@ -280,7 +320,7 @@ fn standard_input() -> Result<String, CommandError> {
     }
 }
 
-fn read_hosts(path: &Path, directories: &Directories) -> Result<HostsFile, CommandError> {
+pub(super) fn read_hosts(path: &Path, directories: &Directories) -> Result<HostsFile, CommandError> {
     let text = read_text_or_pipe(path, MAX_FILE_BYTES, PIPE_TIME_LIMIT).map_err(CommandError::failed)?;
     HostsFile::parse(&path.to_string_lossy(), &text, directories.home())
         .map_err(|error| CommandError::verbatim(error, 1))

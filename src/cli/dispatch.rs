@@ -3,7 +3,7 @@
 use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
-use super::{CommandError, clean, doctor, explain, findings, free, init, print, record, status, tui};
+use super::{CommandError, clean, completions, doctor, explain, findings, free, init, man, print, record, status, tui};
 use crate::cli::arguments::{Cli, Command, FindingsArgs};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
@@ -32,6 +32,8 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         }
         Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
+        Some(Command::Completions(arguments)) => completions::run(arguments),
+        Some(Command::Man(arguments)) => man::run(arguments),
         Some(Command::Findings(FindingsArgs { replay: Some(recording), min_severity, json, .. })) => {
             findings::replay(recording, *min_severity, *json)
         }
@@ -55,7 +57,9 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Findings(arguments) => findings::run(setup, arguments).await,
             Command::Free(arguments) => free::run(setup, arguments).await,
             Command::Record(arguments) => record::run(setup, arguments).await,
-            Command::Doctor(_) | Command::Init(_) | Command::Explain(_) => Ok(ExitCode::SUCCESS),
+            Command::Doctor(_) | Command::Init(_) | Command::Explain(_) | Command::Completions(_) | Command::Man(_) => {
+                Ok(ExitCode::SUCCESS)
+            }
         }
     })
 }

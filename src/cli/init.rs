@@ -33,7 +33,9 @@ const FORGES: [&str; 12] = [
 pub fn run(global: &GlobalArgs, arguments: &InitArgs) -> Result<ExitCode, CommandError> {
     let targets = arguments.hosts.iter().map(|word| match parse_target(word).map_err(CommandError::usage)? {
         Target::Hosts(target) => Ok(target),
-        Target::File(_) | Target::Stdin => Err(CommandError::usage(format!("`{word}` is not a host"))),
+        Target::File(_) | Target::Group(_) | Target::Stdin => {
+            Err(CommandError::usage(format!("`{word}` is not a host")))
+        }
     });
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
     let directories = Directories::find();

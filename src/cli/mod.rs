@@ -7,11 +7,13 @@
 pub mod arguments;
 pub mod clean;
 pub mod command_context;
+pub mod completions;
 pub mod doctor;
 pub mod explain;
 pub mod findings;
 pub mod free;
 pub mod init;
+pub mod man;
 pub mod record;
 pub mod replay;
 pub mod status;

@@ -20,12 +20,14 @@ pub enum Target {
     File(PathBuf),
     /// `-`: read targets from standard input.
     Stdin,
+    /// `@NAME`: the hosts of hosts.toml with this group or tag.
+    Group(String),
     /// Hosts.
     Hosts(HostTarget),
 }
 
 /// Hosts given on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostTarget {
     /// The word as typed.
     pub text: String,
@@ -63,11 +65,17 @@ impl fmt::Display for TargetError {
 
 impl std::error::Error for TargetError {}
 
-/// Parses one word: `hosts.toml`, `-`, `hgx-[01-04]`, `user@host:port`, `[::1]:22`, `ssh://user@host:port`.
+/// Parses one word: `hosts.toml`, `-`, `@GROUP`, `hgx-[01-04]`, `user@host:port`, `[::1]:22`, `ssh://user@host:port`.
 pub fn parse_target(text: &str) -> Result<Target, TargetError> {
     let is_host = text.starts_with(SCHEME);
     if text == "-" {
         return Ok(Target::Stdin);
+    }
+    if let Some(name) = text.strip_prefix('@')
+        && !name.is_empty()
+        && !name.contains(['/', '@', ':', '['])
+    {
+        return Ok(Target::Group(name.to_owned()));
     }
     if !is_host && (text.contains('/') || has_toml_ending(text)) {
         return Ok(Target::File(PathBuf::from(text)));
@@ -337,7 +345,7 @@ mod tests {
             error,
             "not a target: `99999` is not a port\n  gpu1:99999\n       ^^^^^\n  hint: a port is a number from 1 to 65535\n"
         );
-        for text in ["", "@gpu1", "bob@", "gpu1:", "a b", "-oProxyCommand=x", "a:22,b:22", "[::1", "ssh://", "$(x)"] {
+        for text in ["", "@", "bob@", "gpu1:", "a b", "-oProxyCommand=x", "a:22,b:22", "[::1", "ssh://", "$(x)"] {
             assert!(parse_target(text).is_err(), "{text}");
         }
     }

@@ -3,6 +3,7 @@
 
 mod benches;
 mod commands;
+mod completions;
 mod end_to_end;
 mod fake_driver;
 mod faults;
