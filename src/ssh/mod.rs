@@ -23,7 +23,7 @@ pub use aliases::{Alias, Aliases};
 pub use context::{Context, Options, TraceEvent};
 pub use limits::Limits;
 pub use open::open;
-pub use openssh::{forbid_memory_dumps, run_helper_role};
+pub use openssh::{forbid_memory_dumps, run_helper_role, shell_arguments};
 pub use prompt::{Answer, Interaction, Prompt, PromptEvent, PromptId, PromptKind, Secret};
 pub use transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 #[cfg(any(test, feature = "fuzzing"))]

@@ -397,13 +397,35 @@ fn failed_shell_says_why_before_the_screen_returns() {
 }
 
 #[test]
+fn shell_that_waits_for_the_ssh_configuration_can_be_interrupted() {
+    let lab = Lab::start(&["hgx-01"]);
+    let state = tempfile::tempdir().expect("a folder");
+    let hang = lab.path("hang");
+    let hanging = format!("Match exec \"while test -e {}; do sleep 0.1; done\"\n", hang.display());
+    let config = lab.write("ssh_config", &hanging);
+    let mut pty = start_with_state(&lab.hosts_toml(&format!("ssh_config = \"{config}\"")), state.path());
+    pty.wait_for("97%");
+    std::fs::write(&hang, "").expect("writes");
+    pty.keys("s");
+    pty.wait_for("# the screen returns when it ends");
+    pty.keys("\x03");
+    pty.wait_for("no shell on hgx-01: interrupted");
+    std::fs::remove_file(&hang).expect("is removed");
+    lab.write("ssh_config", "Odd yes\n");
+    pty.keys("s");
+    pty.wait_for("no shell on hgx-01: the ssh configuration cannot be used: ");
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
 fn signal_during_a_shell_restores_the_terminal() {
     let lab = Lab::start(&["hgx-01"]);
     let state = tempfile::tempdir().expect("a folder");
     let mut pty = start_with_state(&lab.hosts_toml(""), state.path());
     pty.wait_for("97%");
     pty.keys("s");
-    pty.wait_for("# the screen returns when it ends");
+    pty.wait("a shell", |text| text.contains('$') || text.contains('#') && text.lines().count() > 2);
     // SIGINT belongs to the shell.
     pty.signal("INT");
     pty.keys("echo still-$((40 + 2))\r");

@@ -210,6 +210,7 @@ impl EventLoop<'_> {
             code = self.exit_signals.next() => {
                 // Ctrl-C at a prompt of `ssh` is meant for `ssh`.
                 if is_shell_running && code == INTERRUPTED {
+                    self.terminal.interrupt_shell();
                     LoopEvent::Event(None)
                 } else {
                     LoopEvent::End(ExitCode::from(code))
@@ -304,7 +305,7 @@ impl EventLoop<'_> {
             }
             Effect::Shell(id) => {
                 if let Some(host) = self.hosts.get(id.0 as usize)
-                    && let Some(message) = self.terminal.start_remote_shell(host).await?
+                    && let Some(message) = self.terminal.start_remote_shell(host, self.context.as_ref()).await?
                 {
                     self.update_size()?;
                     self.app.update(Event::ActionFinished(SafeText::new(&message)), now);

@@ -5,12 +5,15 @@
 
 use super::terminal::print_line;
 use crate::config::HostConfig;
+use crate::ssh::{Context, SshError, shell_arguments};
 use crate::wire::SafeText;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 /// The exit status of `ssh` for its own errors.
 const SSH_FAILED: i32 = 255;
@@ -19,12 +22,16 @@ const SSH_FAILED: i32 = 255;
 pub(super) struct RemoteShell {
     stage: Stage,
     host: SafeText,
+    /// The command as shown to the user.
+    command: SafeText,
     is_local: bool,
     /// The terminal and its settings, since a killed program does not restore them.
     terminal: Option<(File, Termios)>,
 }
 
 enum Stage {
+    /// `ssh -G` reads the ssh configuration, which can take seconds (`Match exec`).
+    ReadConfig(JoinHandle<Result<Vec<String>, SshError>>),
     /// The shell is running.
     Shell(Child),
     /// `ssh` failed and waits for Enter, so that its message can be read.
@@ -32,41 +39,55 @@ enum Stage {
 }
 
 impl RemoteShell {
-    /// Starts the shell on a released terminal.
+    /// Starts the shell on a released terminal. Only the local machine needs no context.
     ///
     /// # Errors
     /// A message for the user.
-    pub(super) fn start(host: &HostConfig) -> Result<Self, String> {
-        let name = host.name.clone();
-        let is_local = host.is_local();
-        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
-        let command_text =
-            if is_local { SafeText::new(&shell.to_string_lossy()) } else { host.ssh_line().unwrap_or_default() };
-        let mut command = if is_local {
-            Command::new(&shell)
-        } else {
-            let mut command = Command::new("ssh");
-            command.args(host.login_arguments());
-            command
-        };
+    pub(super) fn start(host: &Arc<HostConfig>, context: Option<&Arc<Context>>) -> Result<Self, String> {
         let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").ok();
         let terminal = terminal.and_then(|file| tcgetattr(&file).ok().map(|settings| (file, settings)));
-        // Standard input may be a list of targets instead of the terminal.
-        if let (false, Some((file, _))) = (io::stdin().is_terminal(), &terminal)
-            && let Ok(file) = file.try_clone()
-        {
-            command.stdin(Stdio::from(file));
+        let name = host.name.clone();
+        if !host.is_local() {
+            let Some(context) = context else { return Err(format!("no shell on {name}: it is simulated")) };
+            let command = host.ssh_line().unwrap_or_default();
+            announce(&command);
+            let (context, host) = (Arc::clone(context), Arc::clone(host));
+            let arguments = tokio::spawn(async move { shell_arguments(&context, &host).await });
+            return Ok(Self { stage: Stage::ReadConfig(arguments), host: name, command, is_local: false, terminal });
         }
-        print_line(&format!("gpufleet: {command_text}   # the screen returns when it ends"));
-        let child =
-            command.kill_on_drop(true).spawn().map_err(|error| cannot_start(&error, &command_text, &name, is_local))?;
-        Ok(Self { stage: Stage::Shell(child), host: name, is_local, terminal })
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+        let command = SafeText::new(&shell.to_string_lossy());
+        announce(&command);
+        let child = spawn(Command::new(&shell), terminal.as_ref());
+        let child = child.map_err(|error| cannot_start(&error, &command, &name, true))?;
+        Ok(Self { stage: Stage::Shell(child), host: name, command, is_local: true, terminal })
+    }
+
+    /// Ends the wait for the ssh configuration. A running shell gets the signal itself.
+    pub(super) fn interrupt(&self) {
+        if let Stage::ReadConfig(arguments) = &self.stage {
+            arguments.abort();
+        }
     }
 
     /// Waits until the terminal is free again and returns a message for the user. Cancel safe.
     pub(super) async fn ended(&mut self) -> String {
         loop {
             match &mut self.stage {
+                Stage::ReadConfig(arguments) => {
+                    let arguments = match arguments.await {
+                        Ok(Ok(arguments)) => arguments,
+                        Ok(Err(error)) => return refused_message(&self.host, &error),
+                        // `interrupt` ended it.
+                        Err(_) => return format!("no shell on {}: interrupted", self.host),
+                    };
+                    let mut ssh = Command::new("ssh");
+                    ssh.args(arguments);
+                    match spawn(ssh, self.terminal.as_ref()) {
+                        Ok(child) => self.stage = Stage::Shell(child),
+                        Err(error) => return cannot_start(&error, &self.command, &self.host, false),
+                    }
+                }
                 Stage::Shell(child) => {
                     let message = match child.wait().await {
                         Ok(status) if !self.is_local && status.code() == Some(SSH_FAILED) => {
@@ -116,11 +137,35 @@ impl RemoteShell {
 
 impl Drop for RemoteShell {
     fn drop(&mut self) {
-        let (Stage::Shell(child) | Stage::AwaitEnter(child)) = &mut self.stage;
-        // The process may have ended already.
-        let _killed = child.start_kill();
+        match &mut self.stage {
+            Stage::ReadConfig(arguments) => arguments.abort(),
+            Stage::Shell(child) | Stage::AwaitEnter(child) => {
+                // The process may have ended already.
+                let _killed = child.start_kill();
+            }
+        }
         self.restore_terminal();
     }
+}
+
+fn announce(command: &SafeText) {
+    print_line(&format!("gpufleet: {command}   # the screen returns when it ends"));
+}
+
+/// Starts a program in the terminal. Standard input may be a list of targets instead of the terminal.
+fn spawn(mut command: Command, terminal: Option<&(File, Termios)>) -> io::Result<Child> {
+    if let (false, Some((file, _))) = (io::stdin().is_terminal(), terminal)
+        && let Ok(file) = file.try_clone()
+    {
+        command.stdin(Stdio::from(file));
+    }
+    command.kill_on_drop(true).spawn()
+}
+
+/// The message if the ssh configuration cannot be used.
+fn refused_message(host: &SafeText, error: &SshError) -> String {
+    let hint = error.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+    format!("no shell on {host}: {error}{hint}")
 }
 
 fn cannot_start(error: &io::Error, command: &SafeText, host: &SafeText, is_local: bool) -> String {

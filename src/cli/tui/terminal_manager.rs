@@ -4,8 +4,10 @@ use super::keyboard::{self, Keyboard, TerminalReply};
 use super::remote_shell::RemoteShell;
 use super::terminal::Screen;
 use crate::config::HostConfig;
+use crate::ssh::Context;
 use crossterm::event::Event as TerminalEvent;
 use std::io;
+use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The terminal with its current user.
@@ -43,6 +45,13 @@ impl TerminalManager {
         self.remote_shell.is_some()
     }
 
+    /// Passes SIGINT to a shell that has not started yet.
+    pub(super) fn interrupt_shell(&self) {
+        if let Some(remote_shell) = &self.remote_shell {
+            remote_shell.interrupt();
+        }
+    }
+
     /// Waits for the next input or for the end of the shell. Cancel safe.
     pub(super) async fn next(&mut self) -> TerminalInput {
         match (&mut self.remote_shell, &mut self.keyboard) {
@@ -57,12 +66,16 @@ impl TerminalManager {
     ///
     /// # Errors
     /// The terminal is gone.
-    pub(super) async fn start_remote_shell(&mut self, host: &HostConfig) -> io::Result<Option<String>> {
+    pub(super) async fn start_remote_shell(
+        &mut self,
+        host: &Arc<HostConfig>,
+        context: Option<&Arc<Context>>,
+    ) -> io::Result<Option<String>> {
         if let Some(keyboard) = self.keyboard.take() {
             keyboard.stop().await;
         }
         Screen::release();
-        match RemoteShell::start(host) {
+        match RemoteShell::start(host, context) {
             Ok(started) => {
                 self.remote_shell = Some(started);
                 Ok(None)

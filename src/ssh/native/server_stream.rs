@@ -3,12 +3,12 @@
 use super::algorithms;
 use super::connection::{Connection, NativeError, StreamCarrier};
 use super::jump_pool::JumpConnection;
-use crate::config::{Hop, HostConfig};
+use crate::config::Hop;
 use crate::ssh::Context;
 use crate::ssh::child_process::Child;
 use crate::ssh::limits::{PausableTimeout, PreauthSlot};
 use crate::ssh::openssh;
-use crate::ssh::resolve::{Proxy, Resolved, resolve};
+use crate::ssh::resolve::{Proxy, Resolved, last_jump_host, name_jump_host, refuse_circle, resolve, route_key};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration, io_cause};
 use futures::FutureExt;
@@ -214,14 +214,8 @@ async fn open_through_jump_hosts(target: &ConnectTarget<'_>, hops: &[Hop]) -> Re
     let address = format!("{} behind {}", target.host_and_port(), resolved.proxy);
     let preauth_slot = acquire_preauth_slot(target, &address).await;
     let pool = &target.context.jump_hosts;
-    let key = jump_key(resolved, hops);
-    if target.jump_path.contains(&key) {
-        let mut cycle: Vec<&str> = target.jump_path.iter().map(|key| key_hops(key)).collect();
-        cycle.push(key_hops(&key));
-        let message = format!("the jump hosts lead in a circle: {}", cycle.join(" through "));
-        let error = SshError::new(SshErrorKind::Config, message).with_hint("ProxyJump in ~/.ssh/config");
-        return Err(error.naming_jump_host().into());
-    }
+    let key = route_key(resolved, hops);
+    refuse_circle(target.jump_path, &key)?;
     for _ in 0..2 {
         let connection = match pool.get_or_connect(&key, target.host, || connect_jump_host(target, hops, &key)).await? {
             JumpConnection::Connection(connection) => connection,
@@ -252,36 +246,16 @@ async fn open_through_jump_hosts(target: &ConnectTarget<'_>, hops: &[Hop]) -> Re
     Err(SshError::new(SshErrorKind::Network, message).into())
 }
 
-/// Identifies a jump host and the route to it.
-fn jump_key(resolved: &Resolved, hops: &[Hop]) -> String {
-    let config = resolved.config.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-    format!("{}\n{config}", Proxy::Jump(hops.to_vec()))
-}
-
-/// The jump hosts of a key.
-fn key_hops(key: &str) -> &str {
-    key.split('\n').next().unwrap_or(key)
-}
-
 /// Connects to the last jump host through the ones before it.
 async fn connect_jump_host(target: &ConnectTarget<'_>, hops: &[Hop], key: &str) -> Result<JumpConnection, NativeError> {
-    let Some((last, before)) = hops.split_last() else {
-        return Err(SshError::new(SshErrorKind::Config, "the list of jump hosts is empty").into());
-    };
-    let mut host = HostConfig::named(last.to_string());
-    host.address = Some(last.host.clone());
-    host.user.clone_from(&last.user);
-    host.port = last.port;
-    host.ssh_config.clone_from(&target.resolved.config);
-    if !before.is_empty() {
-        host.proxy_jump = Some(before.to_vec());
-    }
+    let (last, host) = last_jump_host(target.resolved, hops)?;
     let context = target.context;
-    let resolved = resolve(context, &host).await.map_err(|error| with_jump_host_name(last, error.into()))?;
+    let resolved = resolve(context, &host).await.map_err(|error| name_jump_host(last, error))?;
     let needs_ssh_program = resolved.ssh_program
         && (algorithms::unsupported_setting(&resolved).is_some() || resolved.has_live_master().await);
     if needs_ssh_program {
-        return Ok(JumpConnection::SshProgram(openssh::arguments(context, &host, &resolved)));
+        let arguments = openssh::arguments(context, &host, &resolved).await;
+        return Ok(JumpConnection::SshProgram(arguments.map_err(|error| name_jump_host(last, error))?));
     }
     let mut path = target.jump_path.to_vec();
     path.push(key.to_owned());
@@ -294,17 +268,11 @@ async fn connect_jump_host(target: &ConnectTarget<'_>, hops: &[Hop], key: &str) 
         progress: &|_| {},
         ..*target
     };
-    let (connection, _) = (target.log_in)(hop).await.map_err(|error| with_jump_host_name(last, error))?;
+    let (connection, _) = (target.log_in)(hop).await.map_err(|mut failure: NativeError| {
+        failure.error = name_jump_host(last, failure.error);
+        failure
+    })?;
     Ok(JumpConnection::Connection(Arc::new(connection)))
-}
-
-/// Adds the jump host to the message, unless it names the jump host that failed already.
-fn with_jump_host_name(hop: &Hop, mut failure: NativeError) -> NativeError {
-    if !failure.error.names_jump_host {
-        failure.error.message = format!("the jump host {hop}: {}", failure.error.message);
-        failure.error.names_jump_host = true;
-    }
-    failure
 }
 
 /// Why a jump host opened no channel.
@@ -421,14 +389,5 @@ mod tests {
             no_answer_error(&[address("10.0.0.1:22"), address("[::1]:22")], Duration::from_secs(5)).message,
             "no answer from 10.0.0.1 port 22 or ::1 port 22 within 5 s"
         );
-    }
-
-    #[test]
-    fn only_the_jump_host_that_failed_is_named() {
-        let hop = |host: &str| Hop { user: None, host: host.to_owned(), port: None };
-        let failure = SshError::new(SshErrorKind::ConnectionRefused, "the jump host looks down");
-        let inner = with_jump_host_name(&hop("inner"), failure.into());
-        assert_eq!(inner.error.message, "the jump host inner: the jump host looks down");
-        assert_eq!(with_jump_host_name(&hop("outer"), inner.clone()).error, inner.error);
     }
 }

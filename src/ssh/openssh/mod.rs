@@ -4,8 +4,11 @@
 //! same prompt broker as the built-in client. Without an interactive user, `BatchMode` keeps `ssh` from asking.
 
 mod askpass;
+mod command_line;
 mod open;
 
 pub(super) use askpass::{Askpass, AskpassToken, PromptAbandoned};
 pub use askpass::{forbid_memory_dumps, run_helper_role};
-pub(super) use open::{arguments, open};
+pub(super) use command_line::arguments;
+pub use command_line::shell_arguments;
+pub(super) use open::open;

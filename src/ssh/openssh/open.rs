@@ -1,6 +1,7 @@
 //! Runs a command through the `ssh` program.
 
 use super::askpass::PromptAbandoned;
+use super::command_line::arguments;
 use crate::config::{HostConfig, shell_word};
 use crate::ssh::Context;
 use crate::ssh::child_process::{Child, channel_with};
@@ -8,7 +9,6 @@ use crate::ssh::limits::{Expired, Limits, PausableTimeout};
 use crate::ssh::resolve::{Proxy, Resolved};
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration, io_cause};
-use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::ChildStderr;
@@ -50,6 +50,7 @@ async fn log_in(
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Option<Channel>, SshError> {
     let limits = context.options.limits;
+    let arguments = arguments(context, host, resolved).await?;
     // The sshd of the first jump host counts the unauthenticated connections.
     let preauth_key = match &resolved.proxy {
         Proxy::None => format!("{}:{}", resolved.hostname, resolved.port),
@@ -61,7 +62,8 @@ async fn log_in(
     let time_limit = PausableTimeout::start(limit);
     let askpass_token = context.askpass.token(&host.name, &time_limit);
     let mut program = context.askpass.command("ssh");
-    program.args(arguments(context, host, resolved)).arg("--").arg(host.address()).arg(command);
+    // At this level `ssh` reports the login; see `is_logged_in`.
+    program.args(["-o", "LogLevel=VERBOSE"]).args(arguments).arg("--").arg(host.address()).arg(command);
     context.askpass.configure(&mut program, askpass_token.as_ref());
     let mut child = Child::spawn(program)
         .map_err(|error| SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", io_cause(&error))))?;
@@ -104,61 +106,6 @@ async fn log_in(
 fn login_limit(limits: Limits, resolved: &Resolved) -> Duration {
     let tcp = resolved.connect_timeout.unwrap_or(limits.tcp);
     (limits.name + tcp + limits.key_exchange + limits.login) * 2
-}
-
-/// The options of `ssh`: the values of hosts.toml, and the settings that a transport needs.
-pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: &Resolved) -> Vec<String> {
-    let mut arguments: Vec<String> = ["-T", "-a", "-x"].map(str::to_owned).into();
-    if let Some(config) = context.config_file(host) {
-        arguments.extend(["-F".to_owned(), config.display().to_string()]);
-    }
-    let mut option = |option: String| arguments.extend(["-o".to_owned(), option]);
-    if !context.askpass.can_prompt() {
-        option("BatchMode=yes".to_owned());
-    }
-    for fixed in ["LogLevel=VERBOSE", "ClearAllForwardings=yes", "PermitLocalCommand=no"] {
-        option(fixed.to_owned());
-    }
-    let (interval, count) = resolved.server_alive();
-    option(format!("ServerAliveInterval={}", interval.as_secs().max(1)));
-    option(format!("ServerAliveCountMax={count}"));
-    for overridden in &resolved.option_overrides {
-        option((*overridden).to_owned());
-    }
-    if resolved.connect_timeout.is_none() {
-        option(format!("ConnectTimeout={}", context.options.limits.tcp.as_secs().max(1)));
-    }
-    if let Some(user) = &host.user {
-        option(format!("User={}", quoted(user)));
-    }
-    if let Some(port) = host.port {
-        option(format!("Port={port}"));
-    }
-    if host.proxy_jump.is_some() {
-        option(match &resolved.proxy {
-            Proxy::None => "ProxyJump=none".to_owned(),
-            proxy => format!("ProxyJump={proxy}"),
-        });
-    }
-    if let Some(path) = &resolved.first_identity {
-        option(format!("IdentityFile={}", quoted_path(path)));
-    }
-    if host.known_hosts.is_some() {
-        let files: Vec<_> = resolved.user_known_hosts.iter().map(|path| quoted_path(path)).collect();
-        option(format!("UserKnownHostsFile={}", files.join(" ")));
-        option("GlobalKnownHostsFile=none".to_owned());
-    }
-    arguments
-}
-
-/// Quotes a value for ssh_config.
-fn quoted(value: &str) -> String {
-    format!("\"{}\"", value.replace('\\', r"\\").replace('"', "\\\""))
-}
-
-/// Quotes a path and escapes `%`, which ssh would expand.
-fn quoted_path(path: &Path) -> String {
-    quoted(&path.to_string_lossy().replace('%', "%%"))
 }
 
 /// Reads standard error until ssh has logged in. The error is the output of an `ssh` that failed.
@@ -210,6 +157,9 @@ async fn forward_stderr(stderr: ChildStderr, mut far: tokio::io::DuplexStream) {
 }
 
 fn ssh_failed_error(host: &HostConfig, stderr: &str, could_ask: bool) -> SshError {
+    if let Some(error) = changed_host_key(stderr) {
+        return error;
+    }
     let kind = error_kind(stderr);
     let summary = summary(stderr);
     let summary = if summary.is_empty() { "it gave no reason".to_owned() } else { summary };
@@ -220,6 +170,25 @@ fn ssh_failed_error(host: &HostConfig, stderr: &str, could_ask: bool) -> SshErro
         _ => format!("ssh -v {} true", shell_word(host.address())),
     };
     SshError::new(kind, format!("ssh failed: {summary}")).with_hint(hint)
+}
+
+/// The error for a changed host key, of the host or of a jump host. The output of ssh begins with a long warning, and a
+/// summary of it would end before the name.
+fn changed_host_key(stderr: &str) -> Option<SshError> {
+    let lines = || stderr.lines().map(str::trim);
+    let name = lines().find_map(|line| {
+        line.strip_prefix("Host key for ")?.strip_suffix(" has changed and you have requested strict checking.")
+    })?;
+    let (file, line) = lines().find_map(|line| {
+        let (_, location) = line.strip_prefix("Offending ")?.split_once(" key in ")?;
+        location.rsplit_once(':')
+    })?;
+    let message = format!("the host key of {name} has changed: {file}:{line} has another one; nothing was sent to it");
+    Some(SshError::new(SshErrorKind::HostKeyChanged, message).with_hint(format!(
+        "ssh-keygen -f {} -R {}   # only if the administrator confirms the new key",
+        shell_word(file),
+        shell_word(name)
+    )))
 }
 
 /// The maximum length of ssh's output in an error message.
@@ -276,34 +245,6 @@ fn summary(stderr: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ssh::{Interaction, Options};
-
-    #[tokio::test]
-    async fn values_of_hosts_toml_become_options() {
-        let mut options = Options::from_environment(Interaction::Refuse);
-        options.ssh_config = Some("/dev/null".into());
-        let (context, _) = Context::with_options(options);
-        let mut host = HostConfig::named("gpu01");
-        host.user = Some("bob".into());
-        host.port = Some(2222);
-        host.identity_file = Some("/k 100%".into());
-        host.known_hosts = Some("/kh".into());
-        let resolved = crate::ssh::resolve::resolve(&context, &host).await.unwrap();
-        let arguments = arguments(&context, &host, &resolved).join(" ");
-        assert_eq!(
-            arguments,
-            "-T -a -x -F /dev/null -o BatchMode=yes -o LogLevel=VERBOSE -o ClearAllForwardings=yes \
-             -o PermitLocalCommand=no -o ServerAliveInterval=15 -o ServerAliveCountMax=3 -o ConnectTimeout=5 \
-             -o User=\"bob\" -o Port=2222 -o IdentityFile=\"/k 100%%\" -o UserKnownHostsFile=\"/kh\" \
-             -o GlobalKnownHostsFile=none"
-        );
-    }
-
-    #[test]
-    fn values_are_quoted_for_ssh_config() {
-        assert_eq!(quoted(r#"a "b" \ c"#), r#""a \"b\" \\ c""#);
-        assert_eq!(quoted_path(Path::new("/k 100%")), "\"/k 100%%\"");
-    }
 
     #[test]
     fn errors_quote_ssh() {
@@ -314,6 +255,24 @@ mod tests {
                 .with_hint("ssh gpu01   # run it once by hand: gpufleet cannot ask here")
         );
         assert_eq!(ssh_failed_error(&host, "", true).message, "ssh failed: it gave no reason");
+    }
+
+    #[test]
+    fn a_changed_host_key_is_reported_with_its_name_and_file() {
+        let stderr = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n\
+            Offending ED25519 key in /home/a b/known_hosts:7\r\n  remove with:\r\n\
+            Host key for [gate]:2222 has changed and you have requested strict checking.\r\n\
+            Host key verification failed.\r\nkex_exchange_identification: Connection closed by remote host\r\n";
+        assert_eq!(
+            ssh_failed_error(&HostConfig::named("gpu01"), stderr, false),
+            SshError::new(
+                SshErrorKind::HostKeyChanged,
+                "the host key of [gate]:2222 has changed: /home/a b/known_hosts:7 has another one; nothing was sent to it"
+            )
+            .with_hint(
+                "ssh-keygen -f '/home/a b/known_hosts' -R '[gate]:2222'   # only if the administrator confirms the new key"
+            )
+        );
     }
 
     #[test]

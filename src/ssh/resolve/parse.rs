@@ -98,6 +98,7 @@ pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved,
         control_path,
         config: None,
         option_overrides: option_overrides(&value),
+        accepts_changed_keys: matches!(value("stricthostkeychecking"), Some("false" | "no" | "off")),
         ssh_program: true,
         hostname,
         port,
@@ -176,10 +177,9 @@ fn native_unsupported<'a>(option: &dyn Fn(&str) -> Option<&'a str>, flag: &dyn F
     option.or_else(|| FLAG_OPTIONS.iter().find(|(keyword, _)| flag(keyword))).map(|(_, name)| (*name).to_owned())
 }
 
-/// Overrides for the options under which ssh would not run the command, would not read its input, or would continue after
-/// the host key has changed. Only options that are set get one, because an older ssh does not know all of them.
+/// Overrides for the options under which ssh would not run the command or would not read its input. Only options that
+/// are set get one, because an older ssh does not know all of them.
 fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static str> {
-    let accepts_changed_keys = matches!(value("stricthostkeychecking"), Some("false" | "no" | "off"));
     [
         ("remotecommand", "none", "RemoteCommand=none"),
         ("sessiontype", "default", "SessionType=default"),
@@ -189,7 +189,6 @@ fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static
     .into_iter()
     .filter(|(keyword, default, _)| value(keyword).is_some_and(|value| value != *default))
     .map(|(_, _, option)| option)
-    .chain(accepts_changed_keys.then_some("StrictHostKeyChecking=accept-new"))
     .collect()
 }
 
@@ -309,6 +308,7 @@ mod tests {
                 control_path: None,
                 config: None,
                 option_overrides: vec![],
+                accepts_changed_keys: false,
                 ssh_program: true,
             }
         );
@@ -332,11 +332,12 @@ mod tests {
         assert_eq!(resolved.methods, Methods { public_key: false, keyboard_interactive: false, password: false });
         assert!(resolved.user_known_hosts.is_empty() && resolved.identity_files.is_empty());
         assert_eq!(resolved.option_overrides, ["RemoteCommand=none", "SessionType=default"]);
-        for (checking, expected) in
-            [("false", &["StrictHostKeyChecking=accept-new"][..]), ("accept-new", &[]), ("ask", &[]), ("true", &[])]
+        for (checking, accepts) in
+            [("false", true), ("off", true), ("accept-new", false), ("ask", false), ("true", false)]
         {
             let resolved = parsed(&format!("stricthostkeychecking {checking}\n"));
-            assert_eq!(resolved.option_overrides, expected, "{checking}");
+            assert_eq!(resolved.accepts_changed_keys, accepts, "{checking}");
+            assert!(resolved.option_overrides.is_empty(), "{checking}");
         }
         assert_eq!(resolved.control_path, Some("/home/ann/.ssh/b@::1".into()));
     }

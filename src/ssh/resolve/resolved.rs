@@ -60,6 +60,8 @@ pub(in crate::ssh) struct Resolved {
     pub(in crate::ssh) config: Option<PathBuf>,
     /// `-o` options that override settings under which `ssh` would not run a command.
     pub(in crate::ssh) option_overrides: Vec<&'static str>,
+    /// `StrictHostKeyChecking no`: `ssh` would accept a changed key, and needs another value.
+    pub(in crate::ssh) accepts_changed_keys: bool,
     /// Whether the `ssh` program exists. Without it, the ssh configuration was not read.
     pub(in crate::ssh) ssh_program: bool,
 }

@@ -83,17 +83,137 @@ async fn chained_jump_hosts_work_and_hosts_toml_can_disable_them() {
     assert_eq!([&first, &second, &third].map(logins), [1, 1, 3]);
 }
 
+/// Options with which `ssh` accepts a changed key of a jump host.
+const LAX: &str = "Host *\n PasswordAuthentication no\n KbdInteractiveAuthentication no\n StrictHostKeyChecking ";
+
+/// The number of lines about authentication in the log of the server.
+fn attempts(sshd: &Sshd) -> usize {
+    ["Accepted", "Failed", "Postponed"].iter().map(|word| sshd.log().matches(word).count()).sum()
+}
+
+#[tokio::test]
+async fn changed_or_revoked_key_of_any_jump_host_is_refused_whatever_the_configuration_accepts() {
+    let [first, second, third] = [1, 2, 3].map(|number| Sshd::start_at(Ipv4Addr::new(127, 0, 0, number), &[]));
+    let stranger = fs::read_to_string(first.file("stranger.pub")).unwrap();
+    let changed = |sshd: &Sshd| format!("[{}]:{} {stranger}", sshd.ip(), sshd.port());
+    let revoked = |sshd: &Sshd| format!("@revoked * {}\n", sshd.host_key("ed25519"));
+    // The routes differ in who names the second jump host: the list, or the configuration of the first one. `CheckHostIP`
+    // makes the built-in client use `ssh` for a jump host.
+    let chain = " ProxyJump first,second\n";
+    let nested = " ProxyJump second\nHost second\n ProxyJump first\n";
+    let by_ssh = " ProxyJump second\nHost second\n ProxyJump first\n CheckHostIP yes\n";
+    for (backend, route) in
+        [(Backend::System, chain), (Backend::System, nested), (Backend::Native, by_ssh), (Backend::Native, chain)]
+    {
+        let entries = entry("first", &first) + &entry("second", &second) + &entry("third", &third) + route;
+        for checking in ["no", "off", "accept-new"] {
+            for (wrong, key) in [
+                (&first, changed(&first)),
+                (&second, changed(&second)),
+                (&first, revoked(&first)),
+                (&second, revoked(&second)),
+            ] {
+                fs::write(wrong.known_hosts(), &key).unwrap();
+                let before = attempts(wrong);
+                let client = with_config(Interaction::Refuse, &format!("{entries}{LAX}{checking}\n"));
+                let error = client.open(&HostConfig { backend, ..named("third") }, "true").await.unwrap_err();
+                let case = format!("{backend:?} {route:?} {checking} {key}");
+                assert_eq!((attempts(wrong), attempts(&third)), (before, 0), "{case}{error}\n{}", wrong.log());
+                if backend == Backend::System && key.starts_with('[') {
+                    let name = format!("[{}]:{}", wrong.ip(), wrong.port());
+                    let file = wrong.known_hosts().display().to_string();
+                    assert_eq!(
+                        error,
+                        SshError::new(
+                            SshErrorKind::HostKeyChanged,
+                            format!(
+                                "the host key of {name} has changed: {file}:1 has another one; nothing was sent to it"
+                            )
+                        )
+                        .with_hint(format!(
+                            "ssh-keygen -f {file} -R '{name}'   # only if the administrator confirms the new key"
+                        )),
+                        "{case}"
+                    );
+                }
+                assert_eq!(fs::read_to_string(wrong.known_hosts()).unwrap(), key, "{case}");
+                fs::write(wrong.known_hosts(), wrong.known_hosts_line("ed25519")).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn ssh_program_passes_every_form_of_jump_hosts() {
+    let listens = std::net::TcpListener::bind("[::1]:0").map(|listener| listener.local_addr().unwrap().port());
+    let by_ipv6 = listens.as_ref().map(|port| format!("ListenAddress [::1]:{port}")).unwrap_or_default();
+    let first = Sshd::start_at(Ipv4Addr::LOCALHOST, &[&by_ipv6]);
+    let [second, third] = [2, 3].map(|number| Sshd::start_at(Ipv4Addr::new(127, 0, 0, number), &[]));
+    let (user, port) = (first.user(), first.port());
+    let plain = format!(
+        " IdentityFile {}\n IdentitiesOnly yes\n UserKnownHostsFile {}\n",
+        first.client_key().display(),
+        first.known_hosts().display()
+    );
+    let mut known = first.known_hosts_line("ed25519");
+    if let Ok(port) = &listens {
+        let _ = writeln!(known, "[::1]:{port} {}", first.host_key("ed25519"));
+    }
+    fs::write(first.known_hosts(), known).unwrap();
+    let (to_first, to_second, to_third) = (entry("first", &first), entry("second", &second), entry("third", &third));
+    // Each configuration, and the logins at the three servers that it leads to.
+    let mut cases = vec![
+        (format!("{to_first}{to_second}{to_third} ProxyJump first,second\n"), [1, 1, 1]),
+        (format!("{to_first}{to_second} ProxyJump first\n{to_third} ProxyJump second\n"), [1, 1, 1]),
+        (format!("Host 127.0.0.1\n{plain}{to_third} ProxyJump {user}@127.0.0.1:{port}\n"), [1, 0, 1]),
+        (format!("{to_first}{to_third} ProxyJump none\nHost third\n ProxyJump first\n"), [0, 0, 1]),
+        (format!("{to_first}{to_third} ProxyCommand none\nHost third\n ProxyJump first\n"), [0, 0, 1]),
+        (format!("Match originalhost third\n ProxyJump first\n{to_first}{to_third}"), [1, 0, 1]),
+        (format!("{to_first}{to_third} ProxyJump first\n ProxyUseFdpass yes\n"), [1, 0, 1]),
+        // Options under which a command, but no jump host, would fail, and a level at which ssh reports each login.
+        (
+            format!(
+                "{to_first}{to_third} ProxyJump first\nHost *\n StdinNull yes\n SessionType none\n LogLevel DEBUG1\n"
+            ),
+            [1, 0, 1],
+        ),
+    ];
+    match &listens {
+        Ok(port) => cases.push((format!("Host ::1\n{plain}{to_third} ProxyJump {user}@[::1]:{port}\n"), [1, 0, 1])),
+        Err(error) => crate::lab::skip(&format!("this machine has no IPv6: {error}")),
+    }
+    for (config, expected) in cases {
+        for lax in ["", LAX] {
+            let config = if lax.is_empty() { config.clone() } else { format!("{config}{lax}no\n") };
+            // The path of the configuration reaches each jump host unchanged.
+            let client = client_with(Interaction::Refuse, |options| {
+                let path = first.file("it's 100% \"odd\"");
+                fs::write(&path, &config).unwrap();
+                options.ssh_config = Some(path);
+            });
+            let before = [&first, &second, &third].map(logins);
+            let third_host = HostConfig { backend: Backend::System, ..named("third") };
+            assert_eq!(client.run(&third_host, "echo in").await.unwrap().stdout, "in\n", "{config}");
+            let after = [&first, &second, &third].map(logins);
+            assert_eq!([0, 1, 2].map(|index| after[index] - before[index]), expected, "{config}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn circular_jump_hosts_are_reported() {
     let config = "Host a\n ProxyJump b\nHost b\n ProxyJump a\nHost gpu\n ProxyJump a\n";
     let client = with_config(Interaction::Refuse, config);
-    let error = client.open(&named("gpu"), "true").await.unwrap_err();
-    assert_eq!(
-        error,
-        SshError::new(SshErrorKind::Config, "the jump hosts lead in a circle: a through b through a")
-            .with_hint("ProxyJump in ~/.ssh/config")
-            .naming_jump_host()
-    );
+    for backend in [Backend::Native, Backend::System] {
+        let error = client.open(&HostConfig { backend, ..named("gpu") }, "true").await.unwrap_err();
+        assert_eq!(
+            error,
+            SshError::new(SshErrorKind::Config, "the jump hosts lead in a circle: a through b through a")
+                .with_hint("ProxyJump in ~/.ssh/config")
+                .naming_jump_host(),
+            "{backend:?}"
+        );
+    }
     let client = with_config(Interaction::Refuse, "Host *\n ProxyJump bastion\n");
     let error = client.open(&named("gpu"), "true").await.unwrap_err();
     assert_eq!(
