@@ -4,6 +4,7 @@
 //! start-up files cannot be mistaken for an answer.
 
 use super::probe_binary::ProbeBinary;
+use crate::wire::shell::shell_word;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -48,10 +49,10 @@ pub(super) fn upload(nonce: &str, binary: &ProbeBinary, shared_directories: &[&s
     let _ = writeln!(
         script,
         "NAME={} SHA={} SIZE={} PLACES={}",
-        quote(&binary.file_name),
-        quote(&binary.sha256),
+        shell_word(&binary.file_name),
+        shell_word(&binary.sha256),
         binary.size_bytes,
-        quote(&shared_directories.join(" "))
+        shell_word(&shared_directories.join(" "))
     );
     script.push_str(&stripped(UPLOAD));
     script
@@ -60,7 +61,7 @@ pub(super) fn upload(nonce: &str, binary: &ProbeBinary, shared_directories: &[&s
 /// The script that executes the probe at `path`.
 pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
     let mut script = prologue(nonce, arguments);
-    let _ = writeln!(script, "PROBE={}", quote(path));
+    let _ = writeln!(script, "PROBE={}", shell_word(path));
     script.push_str(&stripped(PATH));
     script
 }
@@ -68,7 +69,7 @@ pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
 /// The script that removes uploaded probes from the directories of the account and from `shared_directories`.
 pub(super) fn clean(nonce: &str, shared_directories: &[&str]) -> String {
     let mut script = prologue(nonce, &[]);
-    let _ = writeln!(script, "PLACES={}", quote(&shared_directories.join(" ")));
+    let _ = writeln!(script, "PLACES={}", shell_word(&shared_directories.join(" ")));
     script.push_str(&stripped(CLEAN));
     script
 }
@@ -76,7 +77,7 @@ pub(super) fn clean(nonce: &str, shared_directories: &[&str]) -> String {
 /// The script that answers requests by running `nvidia-smi`.
 pub(super) fn nvidia_smi(nonce: &str, full: &str, basic: &str) -> String {
     let mut script = prologue(nonce, &[]);
-    let _ = writeln!(script, "FULL={} BASIC={}", quote(full), quote(basic));
+    let _ = writeln!(script, "FULL={} BASIC={}", shell_word(full), shell_word(basic));
     script.push_str(&stripped(NVIDIA_SMI));
     script
 }
@@ -91,7 +92,7 @@ pub(super) fn probe_arguments(interval: Duration, nvml_library: Option<&str>) ->
 }
 
 fn prologue(nonce: &str, arguments: &[String]) -> String {
-    let arguments: String = arguments.iter().map(|argument| format!(" {}", quote(argument))).collect();
+    let arguments: String = arguments.iter().map(|argument| format!(" {}", shell_word(argument))).collect();
     format!(
         // An empty entry at the end of PATH would be the current directory.
         "umask 077\nunset {CLEARED}\nLC_ALL=C PATH={SYSTEM_PATH}${{PATH:+:$PATH}} N={nonce}\nexport LC_ALL PATH\n\
@@ -108,11 +109,6 @@ fn stripped(script: &str) -> String {
         .collect()
 }
 
-/// Quotes the text as one word of a POSIX shell.
-fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,12 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_word_stays_one_word() {
-        assert_eq!(quote("it's $(here) `now`"), r"'it'\''s $(here) `now`'");
-        let arguments = probe_arguments(Duration::from_millis(250), Some("/opt/my lib/libnvidia-ml.so.1"));
-        assert_eq!(arguments, ["--interval", "0.25", "--nvml-library", "/opt/my lib/libnvidia-ml.so.1"]);
+    fn arguments_of_the_probe_stay_words() {
+        let arguments = probe_arguments(Duration::from_millis(250), Some("/opt/it's my lib/libnvidia-ml.so.1"));
+        assert_eq!(arguments, ["--interval", "0.25", "--nvml-library", "/opt/it's my lib/libnvidia-ml.so.1"]);
         assert_eq!(probe_arguments(Duration::from_secs(2), None), ["--interval", "2"]);
-        assert!(prologue("n", &arguments).contains("'--nvml-library' '/opt/my lib/libnvidia-ml.so.1'; }"));
+        let script = format!("{}say() {{ :; }}\nbecome x printf '<%s>'\n", prologue("n", &arguments));
+        let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().expect("sh runs");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "<--interval><0.25><--nvml-library></opt/it's my lib/libnvidia-ml.so.1>"
+        );
     }
 
     #[test]
