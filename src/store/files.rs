@@ -191,6 +191,73 @@ pub fn try_lock(path: &Path) -> Option<FileLock> {
     Some(FileLock(file))
 }
 
+/// How often a lock that another process holds is tried again.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// Error: another process kept the lock of a file.
+#[derive(Debug)]
+pub struct LockHeld {
+    /// The holder, if this machine knows it: its process id and its name.
+    pub holder: Option<(u32, SafeText)>,
+    limit: Duration,
+}
+
+impl fmt::Display for LockHeld {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.limit.as_secs_f32();
+        match &self.holder {
+            Some((pid, name)) => write!(formatter, "{name} (pid {pid}) has kept it locked for {seconds} s"),
+            None => write!(formatter, "another process has kept it locked for {seconds} s"),
+        }
+    }
+}
+
+impl std::error::Error for LockHeld {}
+
+/// Takes the lock of an open file, and waits for it until `limit` has passed. Blocking.
+///
+/// # Errors
+/// [`LockHeld`] inside the error if another process keeps the lock, or the file system has no locks.
+pub fn lock_within(file: &File, limit: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                let held = LockHeld { holder: lock_holder(file), limit };
+                return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+            }
+            // flock(2) has no time limit of its own.
+            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
+        }
+    }
+}
+
+/// The process that holds the lock of a file, if it runs on this machine and the system lists locks (Linux).
+fn lock_holder(file: &File) -> Option<(u32, SafeText)> {
+    let about = file.metadata().ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let device = (rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()));
+    let pid = lock_holder_in(&locks, device, about.ino())?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some((pid, SafeText::new(name.trim_end())))
+}
+
+/// Finds the holder of a `flock` lock in `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 30972 fe:00:5473078 0
+/// EOF`. A waiting process has `->` in front of `FLOCK`. The process id is 0 or negative if the holder is in another pid
+/// namespace.
+fn lock_holder_in(locks: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, "FLOCK", _, _, pid, found, ..] if found == file => pid.parse().ok().filter(|pid| *pid > 0),
+            _ => None,
+        }
+    })
+}
+
 /// Renames an unusable file to NAME.bad-1, or the next free number, and returns the new name.
 ///
 /// # Errors
@@ -375,6 +442,16 @@ mod tests {
                 path.display()
             )
         );
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_by_the_file() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:00:7 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 fe:00:8 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 fe:00:7 0 EOF\n3: FLOCK  ADVISORY  WRITE 14 fe:00:7 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE -1 fe:00:9 0 EOF\n5: FLOCK\n\n";
+        assert_eq!(lock_holder_in(locks, (0xfe, 0), 7), Some(14));
+        assert_eq!(lock_holder_in(locks, (0xfe, 1), 7), None);
+        assert_eq!(lock_holder_in(locks, (0xfe, 0), 9), None);
     }
 
     #[test]

@@ -5,6 +5,6 @@ mod files;
 
 pub use directories::{Directories, NoHome};
 pub use files::{
-    FileError, FileLock, LineFile, append_line, create_new, open_regular, read_regular, read_text, read_text_or_pipe,
-    rename_bad_file, try_lock, write_atomic,
+    FileError, FileLock, LineFile, LockHeld, append_line, create_new, lock_within, open_regular, read_regular,
+    read_text, read_text_or_pipe, rename_bad_file, try_lock, write_atomic,
 };

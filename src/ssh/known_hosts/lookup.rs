@@ -3,7 +3,7 @@
 use super::line::{self, Line, Marker, Match};
 use crate::config::shell_word;
 use crate::ssh::transport::{SshError, SshErrorKind};
-use crate::store::{open_regular, read_regular};
+use crate::store::{LockHeld, lock_within, open_regular, read_regular};
 use crate::wire::format::io_cause;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, HashAlg, PublicKey};
@@ -11,6 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The maximum number of other names that are reported for an unknown key.
 const MAX_OTHER_NAMES: usize = 5;
@@ -221,19 +222,28 @@ fn known_hosts_entry(file: &Path, line: usize, key: Option<&PublicKey>) -> Known
     }
 }
 
+/// How long another process may keep the lock of a known_hosts file. gpufleet holds it for one write.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
 /// Appends `key` for `name` to `path` under a lock, unless the file contains it by now. A new file gets mode 0600, a new
 /// directory 0700. Blocking.
 pub(crate) fn append_host_key(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> Result<(), SshError> {
-    append(path, name, key, hash_names).map_err(|error| {
-        SshError::new(
-            SshErrorKind::KnownHosts,
-            format!("writing the host key to {} failed: {}", path.display(), io_cause(&error)),
-        )
-        .with_hint(format!("ls -ld {}", shell_word(&path.to_string_lossy())))
-    })
+    append(path, name, key, hash_names, LOCK_LIMIT).map_err(|error| append_error(path, &error))
 }
 
-fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io::Result<()> {
+fn append_error(path: &Path, error: &io::Error) -> SshError {
+    let message = format!("writing the host key to {} failed: {}", path.display(), io_cause(error));
+    let word = shell_word(&path.to_string_lossy());
+    let held = error.get_ref().and_then(|inner| inner.downcast_ref::<LockHeld>());
+    let hint = match held.map(|held| &held.holder) {
+        None => format!("ls -ld {word}"),
+        Some(Some((pid, _))) => format!("ps -fp {pid}   # end it or wait for its end, then connect again (r)"),
+        Some(None) => format!("fuser -v {word}   # end the process that has it open, then connect again (r)"),
+    };
+    SshError::new(SshErrorKind::KnownHosts, message).with_hint(hint)
+}
+
+fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool, lock_limit: Duration) -> io::Result<()> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
@@ -242,9 +252,16 @@ fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io
         // Nothing can be saved in /dev/null.
         return Ok(());
     }
-    file.lock()?;
+    lock_within(&file, lock_limit)?;
+    let appended = append_locked(&mut file, path, name, key, hash_names);
+    // A child process that is being started may still hold a copy of the file, so closing it is not enough.
+    let _ = file.unlock();
+    appended
+}
+
+fn append_locked(file: &mut File, path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io::Result<()> {
     let mut bytes = Vec::new();
-    (&file).take(MAX_BYTES).read_to_end(&mut bytes)?;
+    (&*file).take(MAX_BYTES).read_to_end(&mut bytes)?;
     let length = bytes.len() as u64;
     let text = text_of(bytes);
     let ends_with_newline = text.is_empty() || text.ends_with('\n');
@@ -269,7 +286,7 @@ fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io
     // A single write in append mode, because OpenSSH does not take the lock.
     file.write_all(line.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
         // The first error is reported.
-        let _ = undo_append(&mut file, length, line.as_bytes());
+        let _ = undo_append(file, length, line.as_bytes());
     })
 }
 

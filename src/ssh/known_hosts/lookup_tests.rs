@@ -165,6 +165,42 @@ fn a_new_key_is_appended_once_to_a_private_file() {
 }
 
 #[test]
+fn a_lock_that_another_process_keeps_is_reported_and_a_released_one_is_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("known_hosts");
+    let name = HostName::new("gpu01", 22, None);
+    let append_within = |limit| append(&path, &name, &key(COMMENTED), false, limit);
+    // `flock` keeps the lock until the end of `cat`, so until its standard input is closed.
+    let mut holder = std::process::Command::new("flock");
+    let mut holder = holder.arg(&path).arg("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while !path.exists() || File::open(&path).unwrap().try_lock().is_ok() {
+        assert!(std::time::Instant::now() < deadline, "flock takes the lock");
+        std::thread::yield_now();
+    }
+    let error = append_error(&path, &append_within(Duration::from_millis(50)).unwrap_err());
+    let pid = holder.id();
+    assert_eq!(
+        error,
+        SshError::new(
+            SshErrorKind::KnownHosts,
+            format!(
+                "writing the host key to {} failed: flock (pid {pid}) has kept it locked for 0.05 s",
+                path.display()
+            )
+        )
+        .with_hint(format!("ps -fp {pid}   # end it or wait for its end, then connect again (r)"))
+    );
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| append_within(Duration::from_secs(10)));
+        drop(holder.stdin.take());
+        waiting.join().unwrap().unwrap();
+    });
+    holder.wait().unwrap();
+    assert_eq!(KnownHosts::read([&path]).unwrap().check_key(&name, &key(ED25519)), HostKeyStatus::Known);
+}
+
+#[test]
 fn names_are_hashed_on_request() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("known_hosts");

@@ -8,7 +8,7 @@ use super::{algorithms, channel};
 use crate::config::shell_word;
 use crate::ssh::Context;
 use crate::ssh::credentials::{EncryptedKey, KeyFileError, PromptKey, UnlockError};
-use crate::ssh::known_hosts::{HostName, KnownHosts};
+use crate::ssh::known_hosts::HostName;
 use crate::ssh::limits::{PausableTimeout, PreauthSlot};
 use crate::ssh::openssh::PromptAbandoned;
 use crate::ssh::prompt::{Answer, PromptKind};
@@ -101,7 +101,7 @@ impl Attempt<'_> {
         events: &ConnectionEvents,
     ) -> Result<(Handle<ClientHandler>, AbortHandle), RetryReason> {
         let ConnectTarget { context, resolved, .. } = self.target;
-        let known = self.known_hosts().await?;
+        let known = host_key::read_known_hosts(resolved).await?;
         let config = algorithms::config(&algorithms::ConnectionOptions {
             known: known.key_types(&self.name),
             certificates: known.has_authorities(&self.name),
@@ -153,16 +153,6 @@ impl Attempt<'_> {
         }
         self.target.trace(SshPhase::KeyExchange, || events.lock().negotiated.clone());
         Ok((handle, abort_handle))
-    }
-
-    /// Reads the files anew for each connection: another host may have added a key.
-    async fn known_hosts(&self) -> Result<KnownHosts, SshError> {
-        let resolved = self.target.resolved;
-        let files: Vec<_> = resolved.user_known_hosts.iter().chain(&resolved.global_known_hosts).cloned().collect();
-        let reading = tokio::task::spawn_blocking(move || KnownHosts::read(&files));
-        reading
-            .await
-            .unwrap_or_else(|_| Err(SshError::new(SshErrorKind::KnownHosts, "reading the known host keys failed")))
     }
 
     /// Does what the next connection needs, or returns the error if there must be none.

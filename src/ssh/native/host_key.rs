@@ -8,9 +8,11 @@ use crate::ssh::known_hosts::{
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
 use crate::ssh::transport::{SshError, SshErrorKind};
+use crate::wire::format::{DurationStyle, duration};
 use russh::keys::{Certificate, PublicKey};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
 
 /// Verifies the host keys of one connection.
 #[derive(Debug)]
@@ -148,8 +150,36 @@ pub(super) async fn save(resolved: &Resolved, name: &HostName, key: &PublicKey) 
         return Err(SshError::new(SshErrorKind::KnownHosts, message).with_hint("UserKnownHostsFile in ~/.ssh/config"));
     };
     let (name, key, hash) = (name.clone(), key.clone(), resolved.hash_known_hosts);
-    let writing = tokio::task::spawn_blocking(move || known_hosts::append_host_key(&file, &name, &key, hash));
-    writing.await.unwrap_or_else(|_| Err(SshError::new(SshErrorKind::KnownHosts, "writing the host key failed")))
+    let operation = format!("writing the host key to {}", file.display());
+    within_file_limit(&operation, FILE_LIMIT, move || known_hosts::append_host_key(&file, &name, &key, hash)).await
+}
+
+/// Reads the known_hosts files anew for each connection: another host may have added a key.
+pub(super) async fn read_known_hosts(resolved: &Resolved) -> Result<KnownHosts, SshError> {
+    let files: Vec<_> = resolved.user_known_hosts.iter().chain(&resolved.global_known_hosts).cloned().collect();
+    let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    let operation = format!("reading the known host keys in {}", names.join(" and "));
+    within_file_limit(&operation, FILE_LIMIT, move || KnownHosts::read(&files)).await
+}
+
+/// How long reading or writing known_hosts files may take, with the wait for a lock.
+const FILE_LIMIT: Duration = Duration::from_secs(15);
+
+/// Runs `work` on a blocking thread. If a file server does not answer, the thread stays behind and the host gets an error.
+async fn within_file_limit<T: Send + 'static>(
+    operation: &str,
+    limit: Duration,
+    work: impl FnOnce() -> Result<T, SshError> + Send + 'static,
+) -> Result<T, SshError> {
+    let failed = |cause: &str| SshError::new(SshErrorKind::KnownHosts, format!("{operation} failed: {cause}"));
+    match timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(failed("the program has an error")),
+        Err(_) => {
+            let cause = format!("no answer within {}", duration(limit, DurationStyle::Seconds));
+            Err(failed(&cause).with_hint("does the file server answer? UserKnownHostsFile can name a local file"))
+        }
+    }
 }
 
 /// The error for an unknown key that the user did not accept.
@@ -243,6 +273,22 @@ mod tests {
             accept_new: false,
             accepted: None,
         }
+    }
+
+    #[tokio::test]
+    async fn files_that_give_no_answer_are_an_error() {
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let work = move || Ok(wait.recv().is_err());
+        let error = within_file_limit("writing the host key to /nfs/known_hosts", Duration::from_millis(20), work);
+        assert_eq!(
+            error.await.unwrap_err(),
+            SshError::new(
+                SshErrorKind::KnownHosts,
+                "writing the host key to /nfs/known_hosts failed: no answer within 0.02 s"
+            )
+            .with_hint("does the file server answer? UserKnownHostsFile can name a local file")
+        );
+        drop(release);
     }
 
     #[test]
