@@ -1,6 +1,5 @@
 //! The `gpufleet` program.
 
-use clap::Parser as _;
 use gpufleet::cli::{self, arguments::Cli};
 use gpufleet::ssh;
 use std::process::ExitCode;
@@ -10,5 +9,5 @@ fn main() -> ExitCode {
     // `ssh` starts this program again as its askpass helper, and a shell to complete arguments.
     ssh::run_helper_role()
         .or_else(cli::completions::answer_shell)
-        .unwrap_or_else(|| cli::run(&Cli::parse()).unwrap_or_else(|error| error.print_and_return_code()))
+        .unwrap_or_else(|| cli::run(&Cli::from_command_line()).unwrap_or_else(|error| error.print_and_return_code()))
 }

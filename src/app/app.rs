@@ -8,7 +8,7 @@ use super::action::{Mode, changes_hosts};
 use super::derived_state::{Changes, DerivedState, Inputs};
 use super::dialogs::{Palette, Prompts};
 use super::event::{Effect, Event};
-use super::findings::Findings;
+use super::findings::{Findings, is_hang_rule};
 use super::host_summary::{HostSummary, LinkCounts};
 use super::keymap::{Binding, Keymap};
 use super::layout::{Density, HostLayout, ScreenLayout, compute_host_layout, compute_layout, findings_layout};
@@ -36,6 +36,8 @@ pub(crate) const MAX_DRAWN_SIZE: (u16, u16) = (1000, 500);
 const NOTICE_DURATION: Duration = Duration::from_secs(4);
 /// How long the result of an action that took time stays in the hint bar.
 const RESULT_DURATION: Duration = Duration::from_secs(10);
+/// How long the summary at the start stays in the hint bar. The history keeps it.
+const SUMMARY_DURATION: Duration = Duration::from_secs(15);
 /// How long a message that answers no key stays in the hint bar: the user may be looking elsewhere.
 const PROBLEM_DURATION: Duration = Duration::from_secs(60);
 
@@ -71,6 +73,8 @@ pub struct App {
     pub(super) notice: Option<(String, Moment)>,
     pub(super) event_log: EventLog,
     pub(super) startup_summary: StartupSummary,
+    /// The number of hosts with current readings and of hangs when the summary was shown, while it is shown.
+    summary_basis: Option<(usize, usize)>,
 
     /// Boxed to keep `App`, and the future of the event loop, small.
     pub(super) derived: Box<DerivedState>,
@@ -99,6 +103,7 @@ impl App {
             fleet,
             frozen: None,
             startup_summary: StartupSummary::new(engine.last_run_at().is_some(), now),
+            summary_basis: None,
             engine,
             ledger: UsageLedger::default(),
             screen: Screen::default(),
@@ -192,6 +197,7 @@ impl App {
             self.changes.readings = true;
         }
         self.notice.take_if(|(_, until)| *until <= now);
+        self.withdraw_outdated_summary(now);
         let mut effects = self.apply_transitions(&transitions);
         effects.extend(self.show_startup_summary(now));
         effects.extend(self.tick_signals(now));
@@ -213,8 +219,27 @@ impl App {
             return Vec::new();
         };
         self.engine.mark_job_ends_reported(now);
-        self.report_message(text, now);
+        self.notify_for(text.as_str(), SUMMARY_DURATION, now);
+        self.event_log.record_message(text, now);
+        self.summary_basis = Some(self.summary_basis_at(now));
         vec![Effect::SaveDiagnosisState]
+    }
+
+    /// Removes the summary once hosts fall silent or jobs hang: it would contradict the screen.
+    fn withdraw_outdated_summary(&mut self, now: Moment) {
+        let Some((fresh, hangs)) = self.summary_basis else { return };
+        let (fresh_now, hangs_now) = self.summary_basis_at(now);
+        if fresh_now < fresh || hangs_now > hangs {
+            self.notice = None;
+        }
+        if self.notice.is_none() {
+            self.summary_basis = None;
+        }
+    }
+
+    fn summary_basis_at(&self, now: Moment) -> (usize, usize) {
+        let fresh = self.live_fleet().hosts().iter().filter(|host| host.is_fresh(now)).count();
+        (fresh, self.engine.findings().filter(|finding| is_hang_rule(finding.rule)).count())
     }
 
     fn refresh_host(&mut self, id: HostId, now: Moment) {
@@ -282,7 +307,9 @@ impl App {
     }
 
     pub(super) fn notify_for(&mut self, text: impl Into<String>, duration: Duration, now: Moment) {
-        self.notice = Some((text.into(), now.plus(duration)));
+        // A notice is for a person, also in a simulation that runs faster.
+        self.notice = Some((text.into(), now.plus(duration.mul_f64(self.fleet.clock_speed()))));
+        self.summary_basis = None;
     }
 
     /// Returns the notice in place of the hint bar, if there is one.

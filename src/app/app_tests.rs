@@ -572,3 +572,56 @@ fn only_a_part_of_a_huge_terminal_is_drawn() {
         assert_eq!(app.derived.screen_layout.size, drawn);
     }
 }
+
+/// Reports a host whose processes with these pids are gone.
+fn report_without(app: &mut App, host: usize, pids: &[u32], seconds: u64) {
+    use crate::wire::{GpuProcessColumns, GpuProcessReading};
+    let mut snapshot = crate::app::testing::snapshot(host, 8, seconds);
+    let kept: Vec<GpuProcessReading> = (0..snapshot.gpu_processes.len())
+        .map(|row| snapshot.gpu_processes.row(row))
+        .filter(|usage| usage.pid.is_none_or(|pid| !pids.contains(&pid)))
+        .collect();
+    snapshot.gpu_processes = GpuProcessColumns::from_rows(&kept);
+    update(app, host, HostUpdate::Snapshot(Box::new(snapshot)), seconds);
+}
+
+#[test]
+fn the_cursor_stays_on_a_row_whose_process_has_ended() {
+    // With the first row selected without a movement, as after Tab.
+    for filter in ["", "/user:erika\n", "m"] {
+        let mut app = app(6, 8, SIZE);
+        press(&mut app, "3");
+        press(&mut app, filter);
+        let index = app.rows().iter().position(|row| row.key.host == HostId(1)).expect("a job of hgx-02");
+        press(&mut app, &"↓".repeat(index));
+        press(&mut app, "T");
+        assert!(app.signals().dialog().is_some());
+        press(&mut app, "y");
+        let chosen = selected(&app).key.clone();
+        let workers: Vec<u32> = (5101..=5108).collect();
+        // The workers end one after the other, the first one first.
+        for ended in 1..=workers.len() {
+            report_without(&mut app, 1, &workers[..ended], NOW + ended as u64);
+            assert_eq!((selected(&app).key.host, &selected(&app).job), (HostId(1), &app.jobs(HostId(1))[0].row.job));
+        }
+        assert!(selected(&app).ended_at.is_some(), "{filter}: {:?}", selected(&app).row);
+        assert_eq!(selected(&app).key.host, chosen.host);
+        press(&mut app, "T");
+        assert!(app.signals().dialog().is_none(), "there is nothing left to signal");
+        assert_eq!(app.notice(at(NOW + 9)), Some("no process to signal: it has ended"));
+    }
+}
+
+#[test]
+fn a_row_on_which_a_key_was_pressed_keeps_the_cursor() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "\t");
+    // The first row is selected because it is the first one.
+    let first = selected(&app).key.clone();
+    press(&mut app, "T\u{1b}");
+    let pid = first.process.pid;
+    let workers: Vec<u32> = app.jobs(first.host).iter().flat_map(|job| job.process_keys()).map(|key| key.pid).collect();
+    report_without(&mut app, first.host.0 as usize, &[vec![pid], workers].concat(), NOW + 1);
+    assert_eq!(selected(&app).key.host, first.host);
+    assert!(selected(&app).ended_at.is_some());
+}

@@ -224,10 +224,16 @@ impl DerivedState {
     fn update_rows(&mut self, inputs: &Inputs<'_>, screen: &mut Screen, only: Option<HostId>) {
         let (fleet, filter, findings) = (inputs.fleet, inputs.list_filter, &self.findings);
         let viewed_process = if let View::Process(key) = screen.view() { Some(key) } else { None };
+        let selected = screen.list.selected();
         let keep = |row: &Row| {
             let host = fleet.host(row.key.host);
             let is_viewed =
                 || viewed_process.is_some_and(|key| key.host == row.key.host && key.process == row.key.process);
+            // The cursor stays on a process that has ended, although it is for example no longer idle.
+            let is_selected_end = || {
+                row.ended_at.is_some()
+                    && selected.is_some_and(|key| key.host == row.key.host && key.process == row.key.process)
+            };
             let is_match = || {
                 host.zip(self.host_summaries.get(row.key.host.0 as usize)).is_some_and(|(host, summary)| {
                     filter.matches(row, &RowSubject { host, summary, findings, now: inputs.now })
@@ -235,7 +241,7 @@ impl DerivedState {
             };
             let is_hidden = || host.is_some_and(|host| inputs.host_visibility.hidden.contains(host.name()));
             only.map_or_else(|| !is_hidden(), |id| row.key.host == id)
-                && (!filter.is_active() || is_match() || is_viewed())
+                && (!filter.is_active() || is_match() || is_viewed() || is_selected_end())
         };
         let order = screen.list.order();
         let across = if order.group == Group::DistributedJob { distributed_jobs(fleet) } else { Vec::new() };

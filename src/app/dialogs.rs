@@ -22,7 +22,12 @@ pub struct Prompts {
     waiting: VecDeque<Prompt>,
     dialog: Option<PromptDialog>,
     answered: usize,
+    /// The prompts whose host keys were saved in this run.
+    saved_keys: Vec<PromptKind>,
 }
+
+/// At most this many saved host keys are remembered.
+const MAX_SAVED_KEYS: usize = 1000;
 
 /// The dialog for the first prompt.
 #[derive(Debug)]
@@ -65,7 +70,8 @@ impl Prompts {
     }
 
     /// Adds a prompt, or updates it if more hosts wait for it or the answer was wrong.
-    pub fn add(&mut self, prompt: Prompt, open_at_once: bool, now: Moment) {
+    pub fn add(&mut self, mut prompt: Prompt, open_at_once: bool, now: Moment) {
+        self.saved_keys.iter().for_each(|saved| prompt.kind.note_saved_key(saved));
         if let Some(index) = self.waiting.iter().position(|known| known.id == prompt.id) {
             let is_new_attempt = self.waiting[index].kind != prompt.kind;
             self.waiting[index] = prompt;
@@ -134,8 +140,14 @@ impl Prompts {
             }
         };
         let id = prompt.id;
-        self.waiting.pop_front();
+        let answered = self.waiting.pop_front();
         self.answered += 1;
+        if let (Answer::TrustAndSave, Some(Prompt { kind, .. })) = (&answer, answered) {
+            self.waiting.iter_mut().for_each(|waiting| waiting.kind.note_saved_key(&kind));
+            if self.saved_keys.len() < MAX_SAVED_KEYS {
+                self.saved_keys.push(kind);
+            }
+        }
         self.dialog = None;
         // The user is present and can answer the next prompt, which ignores keys that were typed too fast.
         self.open(now);
@@ -400,6 +412,31 @@ mod tests {
         type_text(&mut prompts, "s!", at(600));
         let (_, answer) = prompts.act(DialogKey::Action(Action::Submit), at(600)).expect("answered");
         assert!(matches!(answer, Answer::TrustAndSave));
+    }
+
+    #[test]
+    fn a_key_that_was_just_saved_for_another_host_is_known() {
+        let with_target = |id, name: &str| {
+            let mut prompt = host_key(id);
+            if let PromptKind::HostKey { target, .. } = &mut prompt.kind {
+                *target = name.to_owned();
+            }
+            prompt
+        };
+        let names = |prompts: &Prompts| match &prompts.open_dialog().expect("open").0.kind {
+            PromptKind::HostKey { also_known_as, .. } => also_known_as.clone(),
+            _ => panic!("no host key"),
+        };
+        let mut prompts = Prompts::default();
+        prompts.add(host_key(1), true, at(0));
+        prompts.add(with_target(2, "hgx-11.lab (10.2.0.21:22)"), true, at(0));
+        type_text(&mut prompts, "yes", at(600));
+        prompts.act(DialogKey::Action(Action::Submit), at(600)).expect("answered");
+        assert_eq!(names(&prompts), ["hgx-10.lab (10.2.0.20:22)"]);
+        // Its key was looked up before the first one was saved.
+        prompts.act(DialogKey::Action(Action::TrustOnce), at(1200)).expect("answered");
+        prompts.add(with_target(3, "hgx-12.lab (10.2.0.22:22)"), true, at(2000));
+        assert_eq!(names(&prompts), ["hgx-10.lab (10.2.0.20:22)"], "a key that is trusted once is not saved");
     }
 
     #[test]

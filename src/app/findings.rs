@@ -150,14 +150,28 @@ impl Findings {
         self.of_row(row).any(|finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule))
     }
 
-    /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. The states of its GPUs and
-    /// processes rank before its findings, and pending findings rank last.
+    /// Returns the severity of a row whose GPUs hang: that of the worst active finding about the hang.
+    pub fn hang_severity_of_row(&self, row: &Row) -> Option<Severity> {
+        let is_active = |finding: &&Finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule);
+        self.of_row(row).filter(is_active).map(|finding| finding.severity).max()
+    }
+
+    /// Returns the severity of the worst active finding about a hang of this user's jobs.
+    pub fn hang_severity_of_user(&self, who: &SafeText) -> Option<Severity> {
+        let is_theirs = |finding: &&Finding| {
+            finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule) && finding.user.as_ref() == Some(who)
+        };
+        self.list.iter().filter(is_theirs).map(|finding| finding.severity).max()
+    }
+
+    /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. Critical findings rank
+    /// before the states of its processes, which rank before warnings. Pending findings rank last.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
-            (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 3),
-            (_, Severity::Crit) => Some(FIRST_RANK),
-            (_, Severity::Warn) => Some(FIRST_RANK + 1),
-            (_, Severity::Info) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 2),
+            (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
+            (_, Severity::Crit) => Some(CRIT_RANK),
+            (_, Severity::Warn) => Some(WARN_RANK),
+            (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 1),
         };
         if self.list.is_empty() {
             None
@@ -167,8 +181,10 @@ impl Findings {
     }
 }
 
-/// [`Row::trouble_rank`] uses the ranks below this one.
-const FIRST_RANK: u8 = 10;
+/// The rank of critical findings: [`Row::trouble_rank`] begins with it.
+const CRIT_RANK: u8 = 0;
+/// The rank of warnings, after those of [`Row::trouble_rank`].
+const WARN_RANK: u8 = 10;
 
 impl FindingCounts {
     fn add(&mut self, finding: &Finding) {

@@ -1,7 +1,7 @@
 //! The values of a host and its GPUs that panes, tables and charts show, computed when a snapshot arrives.
 
 use super::screen::{CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, Metric};
-use crate::diagnosis::Engine;
+use crate::diagnosis::{Engine, Severity};
 use crate::fleet::{
     FreeHost, GpuMetric, GpuRequirements, GpuState, Host, HostUsers, Moment, SeriesKey, Totals, UNKNOWN_USER,
     free_gpus, host_users,
@@ -52,6 +52,8 @@ pub struct GpuSummary {
     pub state: GpuState,
     /// When the state began, if known.
     pub since: Option<Moment>,
+    /// The severity of the findings behind the state, if the GPU hangs or is faulty.
+    pub severity: Option<Severity>,
     /// The utilization counter says busy while the power is that of an idle GPU. This alone is no finding.
     pub is_low_power: bool,
     /// Utilization of the last five minutes, one point per five seconds, the oldest first.
@@ -91,6 +93,7 @@ impl GpuSummary {
             other_users: 0,
             state,
             since: None,
+            severity: None,
             is_low_power: false,
             sparkline: Vec::new(),
             ecc_uncorrectable: None,
@@ -101,9 +104,10 @@ impl GpuSummary {
         }
     }
 
-    /// Returns the power in watts: the sensor's reading, or the mean since the last snapshot.
+    /// Returns the power in watts that the rules judge and charts show: the mean since the last snapshot, or else the
+    /// sensor's reading.
     pub fn power_watts(&self) -> Option<f32> {
-        self.reading.power_watts.or(self.reading.power_mean_watts)
+        self.reading.power_mean_watts.or(self.reading.power_watts)
     }
 }
 
@@ -111,6 +115,11 @@ impl HostSummary {
     /// Returns the number of GPUs with low power.
     pub fn low_power_count(&self) -> usize {
         self.gpus.iter().filter(|gpu| gpu.shows_low_power()).count()
+    }
+
+    /// Returns the highest severity of the GPUs in a state.
+    pub fn severity_in_state(&self, state: GpuState) -> Option<Severity> {
+        self.gpus.iter().filter(|gpu| gpu.state == state).filter_map(|gpu| gpu.severity).max()
     }
 
     /// Computes the values of a host and its GPUs.
@@ -142,6 +151,7 @@ impl HostSummary {
                 main_user: users.into_iter().next().map(|(user, _)| user),
                 state,
                 since,
+                severity: engine.severity_of_state(host.id, position),
                 is_low_power: engine.is_low_power(host.id, position),
                 ecc_uncorrectable: host.gpu_health(position).and_then(|health| health.ecc_uncorrectable_volatile),
                 is_hot: slows_down || near_slowdown,

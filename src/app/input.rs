@@ -37,6 +37,10 @@ impl App {
         // The user has read the notice; the hint bar returns.
         self.notice = None;
         let mode = self.mode();
+        if self.screen.is_list_focused() {
+            // The user acts on the row that is on the screen. Without this, the cursor stays on the first line.
+            self.screen.list.hold(&self.derived.rows);
+        }
         let action = self.keymap().action(mode, key);
         let character = match key.code {
             KeyCode::Char(character) if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) => {

@@ -163,7 +163,8 @@ impl ListFilter {
     /// Returns whether a row is shown.
     pub(super) fn matches(&self, row: &Row, subject: &RowSubject<'_>) -> bool {
         let is_idle = || matches!(row.state, Some((GpuState::Idle, _)));
-        let is_problem = || subject.findings.rank_of_row(row).or_else(|| row.trouble_rank()).is_some();
+        let is_hung = || matches!(row.state, Some((GpuState::Hung, _)));
+        let is_problem = || is_hung() || subject.findings.rank_of_row(row).or_else(|| row.trouble_rank()).is_some();
         (!self.mine || row.is_mine)
             && (!self.idle || is_idle())
             && (!self.problems || is_problem())

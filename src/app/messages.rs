@@ -148,11 +148,13 @@ fn summary_parts(fleet: &Fleet, engine: &Engine, ended: &[SavedJobEnd]) -> Vec<S
             parts.push(format!("{} {verb} {when}: {places}", findings.len()));
         }
     }
-    if parts.len() == 1 {
+    let (hosts, silent) = (fleet.hosts().len(), fleet.hosts().iter().filter(|host| host.snapshot.is_none()).count());
+    if parts.len() == 1 && silent < hosts {
         let except = if snoozed.is_empty() { "" } else { " except snoozed findings" };
-        parts.push(format!("nothing looks hung{except}"));
+        let place = if silent > 0 { format!(" on {} of {hosts} hosts", hosts - silent) } else { String::new() };
+        parts.push(format!("nothing looks hung{place}{except}"));
     }
-    match fleet.hosts().iter().filter(|host| host.snapshot.is_none()).count() {
+    match silent {
         0 => {}
         1 => parts.push("1 host has not reported yet".to_owned()),
         count => parts.push(format!("{count} hosts have not reported yet")),

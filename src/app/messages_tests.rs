@@ -4,6 +4,7 @@ use crate::app::{App, DisplaySettings, Effect, Event};
 use crate::config::HostConfig;
 use crate::diagnosis::testing::notification;
 use crate::diagnosis::{SavedState, Severity, SnoozeEnd};
+use crate::fleet::{HostId, HostUpdate};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::Arc;
 
@@ -118,11 +119,33 @@ fn the_startup_summary_counts_hosts_that_did_not_report_in_time() {
         assert!(app.update(Event::Ticked, at(seconds)).is_empty());
     }
     app.update(Event::Ticked, at(start + 15));
-    let line = "since 30 h ago: no job ended; nothing looks hung; 5 hosts have not reported yet";
+    let line = "since 30 h ago: no job ended; 5 hosts have not reported yet";
     assert_eq!(app.notice(at(start + 16)), Some(line));
     // A key removes the notice.
     app.update(Event::Key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE)), at(start + 17));
     assert_eq!(app.notice(at(start + 17)), None);
+}
+
+#[test]
+fn the_startup_summary_is_short_lived_and_withdrawn_when_a_host_falls_silent() {
+    let memory = app_with_hung_jobs(5, SIZE).memory(at(LATER));
+    let shown_at = LATER + 3610;
+    let (mut app, _) = restart_an_hour_later(&memory, 5);
+    assert!(app.notice(at(shown_at)).expect("the summary").starts_with("since "));
+    app.update(Event::Host(HostId(0), Box::new(HostUpdate::RoundTrip(Duration::from_millis(9)))), at(shown_at + 1));
+    app.update(Event::Ticked, at(shown_at + 1));
+    assert!(app.notice(at(shown_at + 1)).is_some());
+    app.update(Event::Host(HostId(2), Box::new(HostUpdate::Silent)), at(shown_at + 2));
+    app.update(Event::Ticked, at(shown_at + 2));
+    assert_eq!(app.notice(at(shown_at + 2)), None, "it would contradict the screen");
+    assert_eq!(
+        app.event_log().count(),
+        restart_an_hour_later(&memory, 5).0.event_log().count(),
+        "the history keeps it"
+    );
+    // Nothing else removes it before its time is over.
+    let (app, _) = restart_an_hour_later(&memory, 5);
+    assert!(app.notice(at(shown_at + 14)).is_some() && app.notice(at(shown_at + 16)).is_none());
 }
 
 #[test]

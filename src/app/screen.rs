@@ -3,7 +3,7 @@
 use super::action::Action;
 use super::layout::{GridLayout, HostLayout, LIST_FRAME_ROWS, ScreenLayout, processes_layout};
 use super::wall::WallCursor;
-use crate::fleet::{FoldState, GpuMetric, Group, HostId, ListOrder, ListRow, RowKey, SortKey};
+use crate::fleet::{FoldState, GpuMetric, Group, HostId, JobKey, ListOrder, ListRow, RowKey, SortKey};
 use crate::wire::SafeText;
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -286,6 +286,8 @@ pub fn list_capacity(screen: &Screen, overview: &ScreenLayout, host: &HostLayout
 pub struct ListCursor {
     /// The selected row. `None` selects the first row.
     selected: Option<RowKey>,
+    /// The job of the selected row: the process that stands for a job may end before the others.
+    selected_job: Option<JobKey>,
     /// The index of the selected row, which remains if the row disappears.
     index: usize,
     top: usize,
@@ -358,23 +360,41 @@ impl ListCursor {
         let found = match &self.selected {
             _ if self.stays_on_line => None,
             None => Some(0),
-            // A process whose job is folded is represented by its job.
-            Some(key) => rows.iter().position(|row| row.key == *key).or_else(|| {
-                let same = |row: &ListRow| row.key.host == key.host && row.key.process == key.process;
-                if key.process.pid == 0 { None } else { rows.iter().position(same) }
-            }),
+            Some(key) => find_row(rows, key, self.selected_job.as_ref()),
         };
         self.index = found.unwrap_or(self.index).min(rows.len().saturating_sub(1));
-        if found.is_none() {
-            self.selected = rows.get(self.index).map(|row| row.key.clone());
+        let is_same_job_by_another_process = match (&self.selected, rows.get(self.index)) {
+            (Some(key), Some(row)) => key.is_job && row.key.is_job && *key != row.key,
+            _ => false,
+        };
+        if found.is_none() || is_same_job_by_another_process {
+            self.remember(rows);
         }
         self.top = self.top(rows.len(), capacity);
+    }
+
+    /// Keeps the selection on the process of the selected row, wherever that row moves.
+    pub fn hold(&mut self, rows: &[ListRow]) {
+        if self.selected.is_none() {
+            self.remember(rows);
+        }
+    }
+
+    fn remember(&mut self, rows: &[ListRow]) {
+        let row = rows.get(self.index);
+        self.selected = row.map(|row| row.key.clone());
+        self.selected_job = row.map(|row| row.job.clone());
+    }
+
+    /// Returns the selected row, also if it is not in the list.
+    pub fn selected(&self) -> Option<&RowKey> {
+        self.selected.as_ref()
     }
 
     /// Selects the row at `index`, or the last row.
     pub fn select(&mut self, rows: &[ListRow], index: usize, capacity: usize) {
         self.index = index.min(rows.len().saturating_sub(1));
-        self.selected = rows.get(self.index).map(|row| row.key.clone());
+        self.remember(rows);
         self.top = self.top(rows.len(), capacity);
     }
 
@@ -392,6 +412,7 @@ impl ListCursor {
         let is_open = |row: &&ListRow| row.fold_state == FoldState::Open;
         if let Some(parent) = Some(selected).filter(is_open).or_else(|| above().filter(is_open)) {
             self.selected = Some(parent.key.clone());
+            self.selected_job = Some(parent.job.clone());
             self.unfolded.remove(&parent.key);
         }
     }
@@ -423,6 +444,18 @@ impl ListCursor {
     pub fn set_order(&mut self, order: ListOrder) {
         self.order = order;
     }
+}
+
+/// Returns the index of the row of a process or job. A process whose job is folded is represented by its job, and a job by
+/// any of its processes.
+fn find_row(rows: &[ListRow], key: &RowKey, job: Option<&JobKey>) -> Option<usize> {
+    let position = |is_it: &dyn Fn(&ListRow) -> bool| {
+        if key.process.pid == 0 { None } else { rows.iter().position(|row| row.key.host == key.host && is_it(row)) }
+    };
+    let same_key = rows.iter().position(|row| row.key == *key);
+    let same_process = || position(&|row| row.key.process == key.process);
+    let same_job = || position(&|row| row.key.is_job && Some(&row.job) == job);
+    same_key.or_else(same_process).or_else(same_job)
 }
 
 /// The GPU reading that charts and wall cells show.

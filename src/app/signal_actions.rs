@@ -109,7 +109,7 @@ impl App {
         let workers: Vec<&Row> = live.iter().copied().filter(|row| row.key.process != *leader).collect();
         if live.len() > 1 && !workers.is_empty() && workers.iter().all(is_below_leader) {
             let workers = workers.iter().map(|row| row.key.process.clone()).collect();
-            targets.push(SignalTarget::new(host, &job.row, leader.clone(), workers));
+            targets.push(SignalTarget::new(host, &job.row, leader.clone(), workers, &self.derived.findings));
         } else {
             targets.extend(live.into_iter().filter_map(|row| self.process_target(row)));
         }
@@ -117,7 +117,7 @@ impl App {
 
     fn process_target(&self, row: &Row) -> Option<SignalTarget> {
         let host = self.fleet.host(row.key.host)?;
-        Some(SignalTarget::new(host, row, row.key.process.clone(), Vec::new()))
+        Some(SignalTarget::new(host, row, row.key.process.clone(), Vec::new(), &self.derived.findings))
     }
 
     /// Handles a key of the signal dialog.

@@ -1,6 +1,8 @@
 //! Signals to processes: targets, the dialog that confirms a signal, and requests that wait for a reply.
 
+use super::findings::Findings;
 use crate::config::{ProbeChoice, SignalRule};
+use crate::diagnosis::{Finding, FindingPhase};
 use crate::fleet::{Host, HostId, JobKey, Link, Moment, Process, ProcessKey, Row};
 use crate::wire::shell::plain_id;
 use crate::wire::{Owner, ReadingSource, ReplyOutcome, SafeText, Signal};
@@ -46,6 +48,8 @@ pub struct SignalTarget {
     pub gpu_indexes: Vec<u32>,
     /// If the process is a launcher: its child processes on GPUs.
     pub workers: Vec<ProcessKey>,
+    /// The sentences of the findings about the process or its job, the worst first.
+    pub findings: Vec<SafeText>,
     /// A better way to end the process, such as `scancel`.
     pub alternative: Option<String>,
     /// Why a signal cannot be sent to it.
@@ -56,7 +60,13 @@ pub struct SignalTarget {
 
 impl SignalTarget {
     /// Returns the target for `process`, which `row` shows; `workers` are its child processes if it is a launcher.
-    pub(super) fn new(host: &Host, row: &Row, process: ProcessKey, workers: Vec<ProcessKey>) -> Self {
+    pub(super) fn new(
+        host: &Host,
+        row: &Row,
+        process: ProcessKey,
+        workers: Vec<ProcessKey>,
+        findings: &Findings,
+    ) -> Self {
         let is_member = |candidate: &&Process| candidate.key == process || workers.contains(&candidate.key);
         let facts = host.processes().find(is_member).and_then(Process::facts);
         let own_facts = host.processes().find(|candidate| candidate.key == process).and_then(Process::facts);
@@ -69,12 +79,24 @@ impl SignalTarget {
             is_mine: row.is_mine,
             command: row.command.clone(),
             gpu_indexes: row.gpu_indexes.clone(),
+            findings: findings.of_row(row).take(MAX_FINDINGS).map(finding_text).collect(),
             alternative: alternative(&row.job, facts.and_then(|facts| facts.owner.as_ref())),
             refusal: refusal(host, row, &process),
             needs_typed_confirmation: !row.is_mine || host.config.shared_account || is_root_login(host),
             process,
             workers,
         }
+    }
+}
+
+/// The dialog shows at most this many findings about a process.
+const MAX_FINDINGS: usize = 2;
+
+/// The evidence of a finding, with a lead if its condition has not held for long enough yet.
+fn finding_text(finding: &Finding) -> SafeText {
+    match finding.phase {
+        FindingPhase::Pending => SafeText::new(&format!("watched: {}", finding.sentence)),
+        _ => finding.sentence.clone(),
     }
 }
 

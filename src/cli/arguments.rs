@@ -1,7 +1,7 @@
 //! The command line: its definition for clap, the values of its options, and checks that clap cannot do.
 
 use crate::config::{DurationError, parse_interval, parse_seconds};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,6 +78,9 @@ pub struct StatusArgs {
     /// Print the state after this many seconds. Time with an open prompt does not count.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
+    /// Print the state again every S seconds, 5 by default, until Ctrl-C. The connections stay open.
+    #[arg(short, long, value_name = "S", num_args = 0..=1, default_missing_value = "5", value_parser = period)]
+    pub watch: Option<Duration>,
 }
 
 /// Options of `free`.
@@ -274,7 +277,37 @@ pub struct GlobalArgs {
     pub demo_speed: Option<f64>,
 }
 
+/// The subcommands that do not take some of the global options, with the options that they take.
+const TAKES_ONLY: [(&str, &[&str]); 4] = [
+    ("explain", &[]),
+    ("init", &["ssh_config"]),
+    ("doctor", &["interval", "identity_file", "ssh_config"]),
+    ("clean", &["identity_file", "ssh_config"]),
+];
+
 impl Cli {
+    /// Parses the command line of this process; ends it with a message if that is not possible.
+    pub fn from_command_line() -> Self {
+        let matches = Self::definition().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Returns the definition for clap, in which the help of a subcommand does not list global options that it rejects.
+    pub fn definition() -> clap::Command {
+        let mut command = Self::command();
+        // Only a built definition has the global options in its subcommands.
+        command.build();
+        command.mut_subcommands(|subcommand| {
+            let Some((_, taken)) = TAKES_ONLY.iter().find(|(name, _)| *name == subcommand.get_name()) else {
+                return subcommand;
+            };
+            subcommand.mut_args(|arg| {
+                let is_rejected = arg.is_global_set() && !taken.contains(&arg.get_id().as_str());
+                if is_rejected { arg.hide(true) } else { arg }
+            })
+        })
+    }
+
     fn all_targets(&self) -> impl Iterator<Item = &String> {
         self.targets.iter().chain(self.command.iter().flat_map(Command::targets))
     }
@@ -451,6 +484,10 @@ fn timeout(text: &str) -> Result<Duration, String> {
     seconds_up_to(3600, text)
 }
 
+fn period(text: &str) -> Result<Duration, String> {
+    seconds_up_to(3600, text).map_err(|error| format!("{error}; write targets before --watch"))
+}
+
 /// Parses a duration of up to 30 days on the clock of the fleet.
 fn span(text: &str) -> Result<Duration, String> {
     seconds_up_to(2_592_000, text)
@@ -496,6 +533,23 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_a_subcommand_lists_only_options_that_it_takes() {
+        let help = |name: &str| {
+            let mut definition = Cli::definition();
+            definition.find_subcommand_mut(name).expect("a subcommand").render_long_help().to_string()
+        };
+        for name in ["explain", "init", "doctor", "clean"] {
+            assert!(!help(name).contains("--demo"), "{}", help(name));
+        }
+        assert!(!help("explain").contains("--interval") && !help("init").contains("--interval"));
+        assert!(help("init").contains("--ssh-config") && help("doctor").contains("--interval"));
+        assert!(help("status").contains("--demo-hosts") && help("status").contains("--interval"));
+        // Hidden options are still parsed: the error names them.
+        let matches = Cli::definition().try_get_matches_from(["gpufleet", "explain", "--demo"]).expect("parses");
+        assert!(Cli::from_arg_matches(&matches).expect("a command line").check().is_err());
+    }
+
+    #[test]
     fn valid_command_lines_are_accepted() {
         for line in [
             "",
@@ -505,6 +559,8 @@ mod tests {
             "status --json --timeout 5 hosts.toml",
             "--demo status --json",
             "status --demo",
+            "status -w",
+            "status gpu1 --watch 2 --json",
             "--interval 1s status gpu1",
             "status gpu1 --interval 500ms -i /k",
             "--theme light --ascii gpu1",
@@ -564,6 +620,10 @@ mod tests {
                 "error: invalid value 'nan' for '--demo-speed <X>': write a number from 0.1 to 1000",
             ),
             ("status --timeout -1", "error: unexpected argument '-1' found"),
+            (
+                "status -w gpu1",
+                "error: invalid value 'gpu1' for '--watch [<S>]': write seconds, from 0.1 to 3600; write targets before --watch",
+            ),
             ("status --timeout 0", "error: invalid value '0' for '--timeout <S>': write seconds, from 0.1 to 3600"),
             (
                 "record lab.jsonl --for 0",

@@ -62,14 +62,27 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Writes to standard output. A reader that has gone away (`| head`) is not an error.
+/// Whether a text reached standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It was written.
+    All,
+    /// The reader has gone away (`| head`).
+    ReaderGone,
+}
+
+/// Writes to standard output. A reader that has gone away is not an error.
 pub fn print(text: &str) -> Result<(), CommandError> {
+    write_out(text).map(|_| ())
+}
+
+/// Writes to standard output and returns whether somebody reads it.
+pub(super) fn write_out(text: &str) -> Result<Written, CommandError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(CommandError::failed(format!("cannot write to standard output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(Written::All),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::ReaderGone),
+        Err(error) => Err(CommandError::failed(format!("cannot write to standard output: {error}"))),
     }
 }
 

@@ -59,7 +59,7 @@ fn explanation(info: &RuleInfo) -> String {
 /// Returns the headings and texts of a rule.
 fn sections(info: &RuleInfo) -> [(&'static str, String); 6] {
     [
-        ("Fires when", info.fires.to_owned()),
+        ("Starts when", info.fires.to_owned()),
         ("Means", info.means.to_owned()),
         ("What to do", info.next.to_owned()),
         ("Similar but harmless", format!("{}.", info.not)),
@@ -192,7 +192,7 @@ mod tests {
             "\
 oom-kill: the kernel killed a process because memory ran out
 
-Fires when
+Starts when
     The kernel's count of such kills rises. The finding names GPU processes that disappeared at
     the same time.
 

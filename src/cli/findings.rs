@@ -35,7 +35,7 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
     let mut exit_signals = ExitSignals::new()?;
     let start = clock.now();
     let mut run = FindingsRun {
-        fleet: Fleet::new(&hosts, simulated, start),
+        fleet: Fleet::new(&hosts, simulated, start).with_clock_speed(clock.speed()),
         engine: Engine::new(Arc::new(Thresholds::default())),
         clock,
         start,

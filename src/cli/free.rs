@@ -18,7 +18,7 @@ pub async fn run(setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
     let mut search = Search {
-        one_shot: OneShotFleet::new(&hosts, simulated, clock.now()),
+        one_shot: OneShotFleet::new(&hosts, simulated, clock),
         tracker: StateTracker::default(),
         clock,
         prompter: Prompter::new(ssh),

@@ -6,7 +6,7 @@ use super::terminal_prompts::Prompter;
 use super::{CommandError, ExitSignals, print};
 use crate::collect::{OpenChannel, Source};
 use crate::config::HostConfig;
-use crate::fleet::{Fleet, Host, HostChange, HostId, HostUpdate, Link, Moment};
+use crate::fleet::{Clock, Fleet, Host, HostChange, HostId, HostUpdate, Link, Moment};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -19,19 +19,29 @@ const SNAPSHOTS: u32 = 2;
 pub struct OneShotFleet {
     fleet: Fleet,
     failed: Vec<bool>,
+    /// Retries are shown as well.
+    follows_links: bool,
 }
 
 impl OneShotFleet {
     /// Creates a fleet without any updates.
-    pub fn new(hosts: &[Arc<HostConfig>], simulated: bool, now: Moment) -> Self {
-        Self { fleet: Fleet::new(hosts, simulated, now), failed: vec![false; hosts.len()] }
+    pub fn new(hosts: &[Arc<HostConfig>], simulated: bool, clock: Clock) -> Self {
+        let fleet = Fleet::new(hosts, simulated, clock.now()).with_clock_speed(clock.speed());
+        Self { fleet, failed: vec![false; hosts.len()], follows_links: false }
+    }
+
+    /// Shows retries from now on, as a report that is repeated should.
+    pub fn follow_links(&mut self) {
+        self.follows_links = true;
     }
 
     /// Applies one host's update.
     pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> HostChange {
         let Some(failed) = self.failed.get_mut(id.0 as usize) else { return HostChange::Nothing };
         match update {
-            HostUpdate::Connecting { .. } | HostUpdate::Down { .. } if *failed => return HostChange::Nothing,
+            HostUpdate::Connecting { .. } | HostUpdate::Down { .. } if *failed && !self.follows_links => {
+                return HostChange::Nothing;
+            }
             HostUpdate::Down { .. } | HostUpdate::NeedsUser(_) => *failed = true,
             HostUpdate::Snapshot(_) => *failed = false,
             _ => {}
@@ -116,7 +126,7 @@ mod tests {
 
     fn one_shot(hosts: u32) -> OneShotFleet {
         let configs: Vec<_> = (0..hosts).map(|host| Arc::new(HostConfig::named(format!("h{host}")))).collect();
-        OneShotFleet::new(&configs, false, Moment::default())
+        OneShotFleet::new(&configs, false, Clock::start(1.0))
     }
 
     fn snapshot(sequence: u64) -> HostUpdate {

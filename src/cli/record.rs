@@ -21,7 +21,7 @@ pub async fn run(setup: CommandContext, arguments: &RecordArgs) -> Result<ExitCo
     let start = clock.now();
     let redactor = arguments.redact.then(Redactor::default);
     let mut recording = Recording {
-        fleet: Fleet::new(&hosts, simulated, start),
+        fleet: Fleet::new(&hosts, simulated, start).with_clock_speed(clock.speed()),
         recorder: Recorder::new(start, redactor),
         file,
         clock,

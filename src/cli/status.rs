@@ -1,31 +1,38 @@
-//! `gpufleet status`: prints the fleet once.
+//! `gpufleet status`: prints the fleet once, or again and again with `--watch`.
 
 use super::command_context::CommandContext;
-use super::exit::{INCOMPLETE, print_json, stdout_paint};
+use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
 use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{NextUpdate, Prompter};
-use super::{CommandError, ExitSignals, OneShotFleet, print};
+use super::{CommandError, ExitSignals, OneShotFleet};
 use crate::cli::arguments::StatusArgs;
 use crate::collect::{Collector, HostUpdates};
 use crate::config::Thresholds;
-use crate::diagnosis::{Engine, Finding};
-use crate::fleet::Clock;
+use crate::diagnosis::{Engine, Finding, FindingPhase};
+use crate::fleet::{Clock, Moment};
+use crate::output::paint::Tone;
 use crate::output::{Report, json, status};
 use crate::store::Directories;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use unicode_width::UnicodeWidthChar as _;
+
+/// A condition that was seen for less than this is no finding yet: a single look cannot judge it.
+const SHORTEST_FINDING: Duration = Duration::from_secs(10);
 
 /// Waits for the fleet and prints it. The exit code tells whether every host reported.
 pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCode, CommandError> {
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
     let mut status_run = StatusRun {
-        one_shot: OneShotFleet::new(&hosts, simulated, clock.now()),
+        one_shot: OneShotFleet::new(&hosts, simulated, clock),
         engine: Engine::new(Arc::new(Thresholds::default())),
         clock,
         prompter: Prompter::new(ssh),
+        printer: Printer { as_json: arguments.json, style: RepeatStyle::of_stdout(), printed: 0 },
     };
     if !simulated {
         // Idle work can be judged only with the state of earlier runs. One look is too short to add to that state.
@@ -36,9 +43,17 @@ pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCo
         code = exit_signals.next() => return Ok(ExitCode::from(code)),
         () = status_run.gather(&mut updates, arguments.timeout) => {}
     }
-    // Close the connections first: a reader that stops reading must not hold a session on a server.
-    drop(collector);
-    status_run.print(arguments.json)?;
+    match arguments.watch {
+        None => {
+            // Close the connections first: a reader that stops reading must not hold a session on a server.
+            drop(collector);
+            status_run.print(None)?;
+        }
+        Some(period) => tokio::select! {
+            _ = exit_signals.next() => {}
+            ended = status_run.repeat(&mut updates, period) => ended?,
+        },
+    }
     Ok(if status_run.one_shot.all_reported() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
@@ -47,6 +62,7 @@ struct StatusRun {
     engine: Engine,
     clock: Clock,
     prompter: Prompter,
+    printer: Printer,
 }
 
 impl StatusRun {
@@ -63,13 +79,171 @@ impl StatusRun {
         }
     }
 
-    fn print(&mut self, as_json: bool) -> Result<(), CommandError> {
+    /// Prints the fleet every `period` until the reader of the output has gone away.
+    async fn repeat(&mut self, updates: &mut HostUpdates, period: Duration) -> Result<(), CommandError> {
+        self.one_shot.follow_links();
+        let mut tick = interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut next = Instant::now();
+        loop {
+            // Output must not interrupt an open prompt.
+            if Instant::now() >= next && !self.prompter.is_asking() {
+                next = Instant::now() + period;
+                if self.print(Some(period))? == Written::ReaderGone {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                update = self.prompter.next_update(updates, next - period, Some(period)) => match update {
+                    NextUpdate::Update(id, update) => {
+                        let now = self.clock.now();
+                        self.one_shot.apply(id, update, now);
+                        self.engine.evaluate_host(self.one_shot.fleet(), id, now);
+                    }
+                    NextUpdate::TimedOut => {}
+                    NextUpdate::Closed => return Ok(()),
+                },
+                _ = tick.tick() => {
+                    self.engine.tick(self.one_shot.fleet(), self.clock.now());
+                }
+            }
+        }
+    }
+
+    fn print(&mut self, period: Option<Duration>) -> Result<Written, CommandError> {
         let now = self.clock.now();
         // Evaluates the rules that depend on several hosts or on silence.
         self.engine.tick(self.one_shot.fleet(), now);
         let states = |id| self.engine.states(id).to_vec();
-        let findings: Vec<&Finding> = self.engine.findings().collect();
+        let findings: Vec<&Finding> =
+            self.engine.findings().filter(|finding| is_seen_long_enough(finding, now)).collect();
         let report = Report { fleet: self.one_shot.fleet(), states: &states, findings: &findings, now };
-        if as_json { print_json(json::line(&report)) } else { print(&status::table(&report, stdout_paint())) }
+        self.printer.print(&report, period)
+    }
+}
+
+/// Whether a finding has started, or its condition has held for more than a single look.
+fn is_seen_long_enough(finding: &Finding, now: Moment) -> bool {
+    finding.phase != FindingPhase::Pending || finding.lasted(now) >= SHORTEST_FINDING
+}
+
+/// How a repeated report is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RepeatStyle {
+    /// Over the last one, cut to this many columns and rows.
+    InPlace(u16, u16),
+    /// Below the last one.
+    Blocks,
+}
+
+impl RepeatStyle {
+    fn of_stdout() -> Self {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+        match crossterm::terminal::size() {
+            Ok((columns, rows)) if io::stdout().is_terminal() && !is_dumb && rows > 2 => Self::InPlace(columns, rows),
+            _ => Self::Blocks,
+        }
+    }
+}
+
+struct Printer {
+    as_json: bool,
+    style: RepeatStyle,
+    printed: u64,
+}
+
+impl Printer {
+    /// Writes a report; with a period, as one of several.
+    fn print(&mut self, report: &Report<'_>, period: Option<Duration>) -> Result<Written, CommandError> {
+        let text = if self.as_json {
+            json::line(report).map_err(|error| CommandError::failed(format!("cannot encode JSON: {error}")))?
+        } else {
+            status::table(report, stdout_paint())
+        };
+        let text = match (period, self.as_json) {
+            (None, _) | (Some(_), true) => text,
+            (Some(period), false) => {
+                // The window may have changed its size.
+                if let RepeatStyle::InPlace(..) = self.style {
+                    self.style = RepeatStyle::of_stdout();
+                }
+                repeated(&text, &heading(report, period), self.style, self.printed == 0)
+            }
+        };
+        self.printed += 1;
+        write_out(&text)
+    }
+}
+
+/// `every 5s  2025-11-14T14:02:31Z`
+fn heading(report: &Report<'_>, period: Duration) -> String {
+    let time = json::rfc3339(report.now).unwrap_or_default();
+    stdout_paint().paint(Tone::Dim, &format!("every {}s  {time}", period.as_secs_f64()))
+}
+
+/// Returns a report as one of several: in place of the last one, or below it after an empty line.
+fn repeated(text: &str, heading: &str, style: RepeatStyle, is_first: bool) -> String {
+    match style {
+        RepeatStyle::Blocks => format!("{}{heading}\n{text}", if is_first { "" } else { "\n" }),
+        RepeatStyle::InPlace(columns, rows) => {
+            let lines: Vec<&str> = std::iter::once(heading).chain(text.lines()).collect();
+            // The last row stays empty for the prompt of the shell after Ctrl-C.
+            let room = usize::from(rows) - 1;
+            let more = format!("{} more lines", lines.len().saturating_sub(room - 1));
+            let shown = if lines.len() > room { room - 1 } else { lines.len() };
+            let last = (shown < lines.len()).then_some(more.as_str());
+            // Lines are erased one by one: to clear the screen at once would flicker.
+            let mut frame = String::from(if is_first { "\x1b[2J\x1b[H" } else { "\x1b[H" });
+            for line in lines.into_iter().take(shown).chain(last) {
+                frame += &cut(line, usize::from(columns));
+                frame += "\x1b[K\r\n";
+            }
+            frame + "\x1b[J"
+        }
+    }
+}
+
+/// Cuts a line with SGR sequences to this many columns. One column stays empty, so that the terminal does not wrap.
+fn cut(line: &str, columns: usize) -> String {
+    let (mut text, mut width, mut is_sequence) = (String::new(), 0, false);
+    for character in line.chars() {
+        is_sequence |= character == '\x1b';
+        width += if is_sequence { 0 } else { character.width().unwrap_or(0) };
+        // Later sequences still apply: they switch the colour off.
+        if width < columns || is_sequence {
+            text.push(character);
+        }
+        is_sequence &= character != 'm';
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_follow_each_other_if_the_output_is_no_terminal() {
+        let first = repeated("a\nb\n", "every 5s", RepeatStyle::Blocks, true);
+        let second = repeated("a\nb\n", "every 5s", RepeatStyle::Blocks, false);
+        assert_eq!(first + &second, "every 5s\na\nb\n\nevery 5s\na\nb\n");
+    }
+
+    #[test]
+    fn a_repeat_replaces_the_last_one_on_a_terminal() {
+        let screen = |texts: &[&str]| {
+            let size = |cells| std::num::NonZero::new(cells).expect("a terminal has cells");
+            let mut emulator = vt100::Parser::new(size(6), size(20), 0);
+            for (index, text) in texts.iter().enumerate() {
+                let frame = repeated(text, "every 5s", RepeatStyle::InPlace(20, 6), index == 0);
+                emulator.process(frame.as_bytes());
+            }
+            emulator.screen().contents().trim_end().to_owned()
+        };
+        assert_eq!(screen(&["one\ntwo\nthree\n", "four\n"]), "every 5s\nfour");
+        assert_eq!(screen(&["one\n", "four\nfive\n"]), "every 5s\nfour\nfive");
+        let long = "a line that is longer than the terminal\nb\nc\nd\ne\nf\n";
+        assert_eq!(cut("\x1b[1mabc\x1b[0m größe", 6), "\x1b[1mabc\x1b[0m g");
+        assert_eq!(screen(&[long]), "every 5s\na line that is long\nb\nc\n3 more lines");
     }
 }

@@ -30,6 +30,8 @@ pub struct TerminalPrompts {
     reader: LineReader,
     /// The total time for which earlier prompts were open.
     waited: Duration,
+    /// The prompts whose host keys were saved.
+    saved_keys: Vec<PromptKind>,
 }
 
 /// The prompt on the terminal.
@@ -45,7 +47,14 @@ impl TerminalPrompts {
     pub fn open() -> io::Result<Self> {
         let terminal = File::options().read(true).write(true).open("/dev/tty")?;
         let reader = LineReader::start(terminal.try_clone()?);
-        Ok(Self { terminal, waiting: VecDeque::new(), current: None, reader, waited: Duration::ZERO })
+        Ok(Self {
+            terminal,
+            waiting: VecDeque::new(),
+            current: None,
+            reader,
+            waited: Duration::ZERO,
+            saved_keys: Vec::new(),
+        })
     }
 
     /// Adds a prompt or withdraws one.
@@ -88,6 +97,9 @@ impl TerminalPrompts {
             let id = open_prompt.prompt.id;
             let answer = line.map_or(Some(Answer::Decline), |line| parse_answer(&open_prompt.prompt.kind, line));
             if let Some(answer) = answer {
+                if matches!(answer, Answer::TrustAndSave) {
+                    self.saved_keys.push(open_prompt.prompt.kind.clone());
+                }
                 self.close("");
                 self.show_next();
                 return (id, answer);
@@ -101,7 +113,8 @@ impl TerminalPrompts {
         if self.current.is_some() {
             return;
         }
-        let Some(prompt) = self.waiting.pop_front() else { return };
+        let Some(mut prompt) = self.waiting.pop_front() else { return };
+        self.saved_keys.iter().for_each(|saved| prompt.kind.note_saved_key(saved));
         // Before the prompt is written, because input that follows it at once must be neither shown nor dropped.
         let echo = if echoes_input(&prompt.kind) { None } else { EchoOff::begin(&self.terminal) };
         self.write(&prompt_text(&prompt));

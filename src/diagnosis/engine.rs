@@ -10,7 +10,8 @@ use super::rule_context::{PeerHosts, RuleContext};
 use super::rules::{self, FLEET, FleetWide};
 use super::saved_state::{MAX_ENTRIES, SAVED_STATE_VERSION, SavedJobEnd, SavedState};
 use super::track::{GpuTrack, JobTrack, ProcessTrack};
-use super::{Finding, FindingNotification, FindingPhase, NotJudged, RuleId, StateTracker, Transition, not_judged};
+use super::{Finding, FindingNotification, FindingPhase, NotJudged, RuleId, Severity, StateTracker};
+use super::{Transition, not_judged};
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, distributed_jobs};
 use crate::wire::SafeText;
@@ -254,6 +255,24 @@ impl Engine {
         self.tracker.states(id)
     }
 
+    /// The severity of the state of a GPU that hangs or is faulty: that of the worst finding about it. `None` if no
+    /// finding is the reason.
+    pub fn severity_of_state(&self, id: HostId, position: usize) -> Option<Severity> {
+        let (state, _) = *self.states(id).get(position)?;
+        let is_reason = |rule: RuleId| match state {
+            GpuState::Hung => STUCK.contains(&rule),
+            GpuState::Fault => true,
+            _ => false,
+        };
+        let findings = self.host(id)?.conditions.findings().map(|(_, finding)| finding);
+        let about_it = |finding: &&Finding| {
+            finding.phase != FindingPhase::Pending
+                && is_reason(finding.rule)
+                && finding.gpus.iter().any(|gpu| gpu.host == id && gpu.position == position)
+        };
+        findings.filter(about_it).map(|finding| finding.severity).max()
+    }
+
     /// The learned context-idle power of a GPU in watts, by its position in the inventory.
     pub fn idle_watts(&self, id: HostId, position: usize) -> Option<f32> {
         self.host(id)?.gpus.get(position)?.learned_watts()
@@ -384,10 +403,12 @@ impl Engine {
     }
 }
 
+/// The rules whose findings make a GPU [`GpuState::Hung`].
+const STUCK: [RuleId; 3] = [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank];
+
 /// GPU states that follow from the findings of this host: position, state and since when. GPUs hang while a stuck-*
 /// finding fires. They are idle by idle-hog, which may know a longer time than was observed.
 fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuState, Moment)> {
-    const STUCK: [RuleId; 3] = [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank];
     let mut finding_states = Vec::new();
     for (_, finding) in diagnosis.conditions.findings() {
         let state = match (finding.rule, finding.phase) {

@@ -9,16 +9,17 @@ use std::time::Duration;
 
 /// The utilisation from which a GPU counts as working.
 const ACTIVE_PERCENT: u8 = 5;
-/// A GPU that worked this recently is in use: it may rest between two batches.
-const RECENT_ACTIVITY: Duration = Duration::from_secs(60);
-/// A GPU that is held without work is idle after this long.
-const IDLE_AFTER: Duration = Duration::from_secs(5 * 60);
+/// A held GPU that worked this recently, or in this many intervals, is in use: it may rest between two batches.
+const RECENT_ACTIVITY: Duration = Duration::from_secs(30);
+const RECENT_INTERVALS: u32 = 2;
 /// Memory that makes a GPU held, in MiB: about the size of a CUDA context.
 pub(super) const HELD_MIB: u64 = 500;
 /// Used memory that makes a GPU taken without a listed process, in percent of its total; at least [`HELD_MIB`].
 const USED_PERCENT: u64 = 2;
 
 const HELD_BYTES: u64 = HELD_MIB << 20;
+/// Less used memory than this is no sign of a user: even the smallest context needs more.
+const NOBODY_BYTES: u64 = 64 << 20;
 
 /// One GPU in one snapshot.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct GpuSample<'a> {
     pub(super) is_active: Option<bool>,
     /// Whether something holds the GPU; `None` if neither processes nor memory are known.
     pub(super) is_taken: Option<bool>,
+    /// Something may use the GPU, be it a desktop or a process that is not listed.
+    may_have_user: bool,
     /// The memory held by computing processes.
     held_bytes: Option<u64>,
     /// The computing processes.
@@ -40,6 +43,7 @@ impl<'a> GpuSample<'a> {
     pub(super) fn new(position: usize, info: &GpuInfo, reading: &GpuReading, processes: &[&'a Process]) -> Self {
         let present = processes.iter().copied().filter(|process| !process.is_stale);
         let (holders, drawing): (Vec<&Process>, Vec<&Process>) = present.partition(|p| p.computes_on(position));
+        let is_listed = !holders.is_empty() || !drawing.is_empty();
         let memory = |process: &&Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
         let computing = holders.iter().filter_map(memory).reduce(u64::saturating_add);
         // A desktop holds memory without taking the GPU. If its memory is unknown, so is the rest.
@@ -64,6 +68,7 @@ impl<'a> GpuSample<'a> {
             error: reading.error.as_ref().map(|error| error.kind),
             is_active: reading.utilization_percent.map(|percent| percent >= ACTIVE_PERCENT),
             is_taken,
+            may_have_user: is_listed || used.is_none_or(|bytes| bytes >= NOBODY_BYTES),
             held_bytes: computing.max(used),
             holders,
         }
@@ -86,6 +91,8 @@ pub(super) struct GpuContext<'a> {
     pub(super) idle_since: Option<Moment>,
     /// The GPU is reserved, or allocated by Slurm.
     pub(super) is_reserved: bool,
+    /// The interval between samples.
+    pub(super) interval: Duration,
     /// The thresholds of the host, with its model servers.
     pub(super) limits: &'a Thresholds,
 }
@@ -167,11 +174,13 @@ impl GpuStateRecord {
         if sample.is_active.is_none() && sample.is_taken.is_none() {
             return (GpuState::Unknown, None);
         }
-        if self.last_active.is_some_and(|at| now.since(at) < RECENT_ACTIVITY) {
-            return (GpuState::InUse, None);
-        }
+        let recent = RECENT_ACTIVITY.max(known.interval.saturating_mul(RECENT_INTERVALS));
+        let is_recent = self.last_active.is_some_and(|at| now.since(at) < recent);
         match sample.is_taken {
-            Some(true) => self.classify_held(position, sample, known, now),
+            Some(true) | None if is_recent => (GpuState::InUse, None),
+            Some(true) => self.classify_held(position, sample, known),
+            // The utilisation covers a moment before the sample: after its job has ended, nobody uses the GPU.
+            Some(false) if sample.is_active == Some(true) && sample.may_have_user => (GpuState::InUse, None),
             Some(false) if known.is_reserved => (GpuState::Unused, None),
             Some(false) => (GpuState::Free, None),
             None => (GpuState::Unknown, None),
@@ -179,21 +188,14 @@ impl GpuStateRecord {
     }
 
     /// The state of a GPU that is held and does not work.
-    fn classify_held(
-        &self,
-        position: usize,
-        sample: &GpuSample,
-        known: GpuContext,
-        now: Moment,
-    ) -> (GpuState, Option<Moment>) {
+    fn classify_held(&self, position: usize, sample: &GpuSample, known: GpuContext) -> (GpuState, Option<Moment>) {
         let watched_since = self.last_active.max(self.held_since);
         let quiet_since = match (watched_since, known.idle_since) {
             (Some(watched), Some(proven)) => Some(watched.min(proven)),
             (watched, _) => watched,
         };
         // Without a utilisation reading (MIG) the GPU may be in use.
-        let is_quiet = sample.is_active.is_some() && quiet_since.is_some_and(|at| now.since(at) >= IDLE_AFTER);
-        if !is_quiet {
+        if sample.is_active.is_none() {
             return (GpuState::InUse, None);
         }
         // If the memory is unknown, there is still a context.
@@ -338,6 +340,7 @@ impl HostStates {
                 hung_since: since(GpuState::Hung),
                 idle_since: since(GpuState::Idle),
                 is_reserved,
+                interval: host.interval(),
                 limits,
             };
             record.update(position, &sample, known, now);

@@ -80,19 +80,19 @@ fn five_percent_utilisation_counts_as_work() {
 }
 
 #[test]
-fn a_held_gpu_is_idle_five_minutes_after_its_last_work() {
+fn a_held_gpu_is_idle_half_a_minute_after_its_last_work() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.hold(0, 100, &[reading(97, 40)], &[train()]);
-    assert_eq!(state(&tracked.hold(102, 398, &[reading(0, 40)], &[train()])), ("in_use", Some(0.0)));
-    assert_eq!(state(&tracked.hold(400, 400, &[reading(0, 40)], &[train()])), ("idle", Some(100.0)));
+    assert_eq!(state(&tracked.hold(102, 128, &[reading(0, 40)], &[train()])), ("in_use", Some(0.0)));
+    assert_eq!(state(&tracked.hold(130, 130, &[reading(0, 40)], &[train()])), ("idle", Some(100.0)));
     assert_eq!(state(&tracked.hold(402, 900, &[reading(0, 40)], &[train()])), ("idle", Some(100.0)));
     assert_eq!(state(&tracked.send_snapshot(902.0, &[reading(50, 40)], &[train()])), ("in_use", Some(902.0)));
 }
 
 #[test]
-fn idle_time_counts_from_the_first_sample() {
+fn a_notebook_is_idle_from_the_first_sample_on() {
     let mut tracked = TrackedHost::new(gpus(0..1));
-    assert_eq!(state(&tracked.send_snapshot(50.0, &[reading(0, 40)], &[train()])), ("in_use", Some(50.0)));
+    assert_eq!(state(&tracked.send_snapshot(50.0, &[reading(0, 40)], &[train()])), ("idle", Some(50.0)));
     assert_eq!(state(&tracked.hold(52, 350, &[reading(0, 40)], &[train()])), ("idle", Some(50.0)));
 }
 
@@ -132,15 +132,19 @@ fn an_empty_gpu_is_free() {
     // 2 % of 80 GiB, reserved memory aside.
     let used = |mib: u64| GpuReading { memory_used_bytes: Some((mib + 512) << 20), ..reading(0, 0) };
     assert_eq!(state(&tracked.send_snapshot(12.0, &[used(1600)], &[])).0, "free");
-    assert_eq!(state(&tracked.send_snapshot(14.0, &[used(1700)], &[])).0, "in_use", "something holds the memory");
+    assert_eq!(state(&tracked.send_snapshot(14.0, &[used(1700)], &[])).0, "idle", "something holds the memory");
+    assert_eq!(
+        state(&tracked.send_snapshot(16.0, &[GpuReading { utilization_percent: Some(90), ..used(1600) }], &[])).0,
+        "in_use"
+    );
 }
 
 #[test]
-fn a_released_gpu_is_free_a_minute_later() {
+fn a_gpu_is_free_as_soon_as_its_job_has_ended() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.hold(0, 100, &[reading(97, 40)], &[train()]);
-    assert_eq!(state(&tracked.hold(102, 158, &[reading(0, 0)], &[])).0, "in_use");
-    assert_eq!(state(&tracked.hold(160, 170, &[reading(0, 0)], &[])), ("free", Some(160.0)));
+    assert_eq!(state(&tracked.send_snapshot(102.0, &[reading(60, 0)], &[])), ("free", Some(102.0)), "a late reading");
+    assert_eq!(state(&tracked.hold(104, 170, &[reading(0, 0)], &[])), ("free", Some(102.0)));
 }
 
 #[test]
@@ -226,7 +230,7 @@ fn a_new_holder_restarts_the_idle_time() {
     let next = process(8, "python next.py", &[(0, 40)]);
     assert_eq!(
         state(&tracked.send_snapshot(402.0, &[reading(0, 40)], std::slice::from_ref(&next))),
-        ("in_use", Some(402.0))
+        ("idle", Some(402.0))
     );
     // An additional process does not.
     let both = [process(9, "python third.py", &[(0, 1)]), next];

@@ -8,7 +8,7 @@ use super::track::{
     group_by_job,
 };
 use crate::config::Thresholds;
-use crate::fleet::{Host, JobKey, Moment, Process, ProcessMetric, SeriesKey};
+use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessMetric, SeriesKey};
 use crate::wire::{GpuInfo, Presence, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -142,6 +142,8 @@ pub(super) struct HostDiagnosis {
     interval: f64,
     /// Since when the host has had no link.
     pub(super) link_lost_at: Option<f64>,
+    /// The first known cause of that, or a preliminary one.
+    pub(super) link_failure: Option<LinkErrorKind>,
 }
 
 impl HostDiagnosis {

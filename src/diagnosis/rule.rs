@@ -69,9 +69,9 @@ rules! {
     }
     StuckSpinSuspect {
         word: "stuck-spin-suspect",
-        title: "looks stuck, but its healthy work was not observed",
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min, never critical. \
-               Info for a job on a single GPU, which has no peer to wait for, while a rank works on the host, and for \
+        title: "looks stuck; seen only after it hung",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min, critical after an \
+               hour if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, which has no peer to wait for, while a rank works on the host, and for \
                a model server. The confidence is \"likely\" when at least two GPUs of the job are flat at the same \
                time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",

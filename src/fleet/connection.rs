@@ -28,7 +28,7 @@ pub enum Link {
     Down {
         /// The cause.
         error: LinkError,
-        /// When the host went down.
+        /// When the last data arrived, or when the first attempt failed if there never was any.
         since: Moment,
         /// When the next attempt begins; `None` if it waits for the user.
         retry_at: Option<Moment>,

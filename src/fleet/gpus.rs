@@ -12,11 +12,11 @@ pub enum GpuState {
     Hung,
     /// There are no current readings.
     Unknown,
-    /// At least 5 % utilization within the last 60 s, or in use for less than 5 min.
+    /// Held, and at least 5 % utilization within the last 30 s.
     InUse,
     /// A model server holds the GPU and waits for requests.
     Waiting,
-    /// At least 500 MiB in use, and below 5 % utilization for 5 min or longer.
+    /// At least 500 MiB in use, and below 5 % utilization.
     Idle,
     /// No compute process, no memory in use, neither allocated nor reserved.
     Free,
@@ -35,7 +35,7 @@ impl GpuState {
             Self::Fault => "fault",
             Self::Hung => "hung?",
             Self::Unknown => "unknown",
-            Self::InUse => "in use",
+            Self::InUse => "busy",
             Self::Waiting => "waiting",
             Self::Idle => "idle",
             Self::Free => "free",

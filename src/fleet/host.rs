@@ -56,6 +56,10 @@ pub struct Host {
     pub round_trip: Option<Duration>,
     /// When the host answered with a new boot id; `None` if it has not rebooted since the first connection.
     pub rebooted_at: Option<Moment>,
+    /// When the host was lost: its last data, or the first failure if it never sent any. `None` while it is connected.
+    lost_at: Option<Moment>,
+    /// Seconds of the fleet's clock in one real second; see [`Fleet::with_clock_speed`].
+    clock_speed: f64,
     /// When the host last sent more than is read.
     limited_at: Option<Moment>,
     /// Seconds by which the host's wall clock is ahead of this computer's; negative if it is behind. Includes the
@@ -65,6 +69,8 @@ pub struct Host {
     readings: Vec<GpuReading>,
     /// The slow readings per GPU, as last sent.
     health: Vec<GpuHealth>,
+    /// Per GPU, in the order of `inventory`.
+    power_checks: Vec<sanitize::PowerCheck>,
     filesystems: Vec<Filesystem>,
     slurm_allocated_gpus: Option<Vec<u32>>,
     processes: ProcessTable,
@@ -86,10 +92,13 @@ impl Host {
             snapshots_seen: 0,
             round_trip: None,
             rebooted_at: None,
+            lost_at: None,
+            clock_speed: 1.0,
             limited_at: None,
             clock_ahead_seconds: 0,
             readings: Vec::new(),
             health: Vec::new(),
+            power_checks: Vec::new(),
             filesystems: Vec::new(),
             slurm_allocated_gpus: None,
             processes: ProcessTable::default(),
@@ -125,9 +134,10 @@ impl Host {
         Some(self.clock_ahead_seconds).filter(|seconds| seconds.unsigned_abs() >= CLOCK_ERROR_SECONDS)
     }
 
-    /// Whether the readings are current: the connection is live and the readings are at most 3 intervals old.
+    /// Whether the readings are current: the connection is live and the readings are at most 3 intervals old. Less than
+    /// 3 s of real time are never too old: in a fast simulation, 3 intervals may pass before a busy computer reads them.
     pub fn is_fresh(&self, now: Moment) -> bool {
-        let limit = self.interval().max(Duration::from_secs(1)) * 3;
+        let limit = self.interval().max(Duration::from_secs(1).mul_f64(self.clock_speed)) * 3;
         matches!(self.link, Link::Live) && self.age(now).is_some_and(|age| age <= limit)
     }
 
@@ -144,6 +154,12 @@ impl Host {
     /// The slow readings of the GPU at this inventory position, as last sent.
     pub fn gpu_health(&self, position: usize) -> Option<&GpuHealth> {
         self.health.get(position)
+    }
+
+    /// Whether the energy counter of the GPU at this inventory position contradicts its power sensor. Its mean power is then
+    /// `None`.
+    pub fn is_energy_counter_ignored(&self, position: usize) -> bool {
+        self.power_checks.get(position).is_some_and(sanitize::PowerCheck::is_counter_ignored)
     }
 
     /// The monitored file systems, as last sent.
@@ -238,10 +254,8 @@ impl Host {
                 HostChange::Link
             }
             HostUpdate::Down { error, retry_at, attempt } => {
-                let since = match self.link {
-                    Link::Down { since, .. } => since,
-                    _ => now,
-                };
+                // Further attempts do not shorten the time without data.
+                let since = *self.lost_at.get_or_insert(self.received_at.unwrap_or(now));
                 self.link = Link::Down { error, since, retry_at, attempt };
                 HostChange::Link
             }
@@ -277,6 +291,7 @@ impl Host {
             old.iter().map(|identity| new.iter().position(|other| other == identity)).collect();
         reorder_rows(&mut self.readings, &new_positions, new.len());
         reorder_rows(&mut self.health, &new_positions, new.len());
+        reorder_rows(&mut self.power_checks, &new_positions, new.len());
         self.processes.move_gpus(&new_positions);
         self.history.set_gpus(&new);
         self.inventory = Some(inventory);
@@ -315,17 +330,21 @@ impl Host {
         let context = SnapshotContext { boot_id, infos, readings: &self.readings, is_listed, is_first, now };
         self.processes.apply(&mut snapshot, &context);
         self.link = Link::Live;
+        self.lost_at = None;
         self.snapshot = Some(snapshot);
         self.record(now);
         if is_first { HostChange::FirstData } else { HostChange::Data }
     }
 
     fn apply_gpu_readings(&mut self, columns: &GpuColumns) {
+        let seconds = self.interval().as_secs_f64();
         let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
         self.readings.clear();
-        self.readings.extend(infos.iter().enumerate().map(|(position, info)| {
+        self.power_checks.resize_with(infos.len(), sanitize::PowerCheck::default);
+        self.readings.extend(infos.iter().zip(&mut self.power_checks).enumerate().map(|(position, (info, check))| {
             let mut reading = columns.row(position);
             sanitize::sanitize_gpu_reading(&mut reading, info);
+            check.check(&mut reading, seconds);
             reading
         }));
     }
@@ -374,13 +393,32 @@ pub struct Fleet {
     hosts: Vec<Host>,
     /// Whether the data comes from the simulator.
     pub simulated: bool,
+    /// See [`Fleet::clock_speed`].
+    clock_speed: f64,
 }
 
 impl Fleet {
     /// Creates a fleet in which no host has been contacted yet.
     pub fn new(configs: &[Arc<HostConfig>], simulated: bool, now: Moment) -> Self {
         let hosts = (0..).zip(configs).map(|(id, config)| Host::new(HostId(id), Arc::clone(config), now)).collect();
-        Self { hosts, simulated }
+        Self { hosts, simulated, clock_speed: 1.0 }
+    }
+
+    /// Sets the speed of the clock whose moments the fleet gets, in seconds per real second. Only a simulation differs
+    /// from 1.
+    #[must_use]
+    pub fn with_clock_speed(mut self, speed: f64) -> Self {
+        // A slow simulation delivers its data as promptly as a real host.
+        let speed = speed.max(1.0);
+        self.clock_speed = speed;
+        self.hosts.iter_mut().for_each(|host| host.clock_speed = speed);
+        self
+    }
+
+    /// The seconds of the fleet's clock in one real second, at least 1.
+    pub fn clock_speed(&self) -> f64 {
+        // The default is 0 for an empty fleet.
+        self.clock_speed.max(1.0)
     }
 
     /// Adds a host that is not in the configuration, as a replay does.

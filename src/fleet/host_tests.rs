@@ -438,3 +438,52 @@ fn a_host_that_sends_too_much_is_limited_until_15_s_after_the_last_report() {
         ("sends more than gpufleet reads: per second 8 snapshots, 1 MiB, 16384 processes or 1024 GPUs", 2)
     );
 }
+
+#[test]
+fn the_age_of_an_outage_counts_from_the_last_data() {
+    let down = |attempt| HostUpdate::Down {
+        error: LinkError::new(LinkErrorKind::Refused, "nothing listens"),
+        retry_at: None,
+        attempt,
+    };
+    let since = |host: &Host| match host.link {
+        Link::Down { since, .. } => since.since_start().as_secs(),
+        _ => panic!("{:?}", host.link),
+    };
+    let mut tested = TestHost::new(0, gpus(0..1));
+    // Without data, the first failure counts.
+    tested.host.apply(down(1), at(3.0));
+    tested.host.apply(HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Tcp }, at(20.0));
+    tested.host.apply(down(2), at(25.0));
+    assert_eq!(since(&tested.host), 3);
+    tested.send_snapshot(30.0, &[reading(0, 0)], &[]);
+    tested.host.apply(HostUpdate::Silent, at(33.0));
+    for attempt in 1..9 {
+        tested.host.apply(down(attempt), at(40.0 + 10.0 * f64::from(attempt)));
+        let phase = ConnectPhase::Tcp;
+        tested.host.apply(HostUpdate::Connecting { attempt: attempt + 1, phase }, at(45.0 + 10.0 * f64::from(attempt)));
+    }
+    tested.host.apply(down(9), at(140.0));
+    assert_eq!(since(&tested.host), 30);
+    tested.send_snapshot(200.0, &[reading(0, 0)], &[]);
+    tested.host.apply(down(1), at(300.0));
+    assert_eq!(since(&tested.host), 200, "a new outage");
+}
+
+#[test]
+fn readings_of_a_fast_simulation_are_fresh_for_three_real_seconds() {
+    let fleet = |speed: f64| Fleet::new(&[Arc::new(HostConfig::named("a"))], true, at(0.0)).with_clock_speed(speed);
+    for (speed, age, is_fresh) in [
+        (1.0, 5.9, true),
+        (1.0, 6.1, false),
+        (60.0, 170.0, true),
+        (60.0, 190.0, false),
+        (0.1, 5.9, true),
+        (0.1, 6.1, false),
+    ] {
+        let mut fleet = fleet(speed);
+        let snapshot = Snapshot { interval_seconds: Some(2.0), ..Snapshot::default() };
+        fleet.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshot)), at(10.0));
+        assert_eq!(fleet.hosts()[0].is_fresh(at(10.0 + age)), is_fresh, "{speed}, {age}");
+    }
+}

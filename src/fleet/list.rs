@@ -241,7 +241,8 @@ impl RowCache {
     /// Builds the list: sorted and grouped, with the rows below each row in `open`.
     ///
     /// The list contains only rows for which `keep` returns true; a job is kept if its row or one of its processes is.
-    /// `rank` gives the urgency of a row beyond [`Row::trouble_rank`], lowest first. `distributed` are the jobs for
+    /// `rank` gives the urgency of a row besides [`Row::trouble_rank`], lowest first; the more urgent of the two
+    /// counts. A hang is as urgent as its finding says, which only `rank` knows. `distributed` are the jobs for
     /// [`Group::DistributedJob`].
     pub fn list(
         &self,
@@ -251,7 +252,7 @@ impl RowCache {
         keep: impl Fn(&Row) -> bool,
         rank: impl Fn(&Row) -> Option<u8>,
     ) -> FilteredRows {
-        let rank = |row: &Row| row.trouble_rank().or_else(|| rank(row));
+        let rank = |row: &Row| row.trouble_rank().into_iter().chain(rank(row)).min();
         let ranked = |row: &Row| if order.key == SortKey::Trouble { rank(row) } else { None };
         let jobs = || self.hosts.iter().flat_map(|entry| &entry.jobs);
         let mut listed = FilteredRows::default();

@@ -72,12 +72,17 @@ fn the_order_of_trouble_can_be_reversed() {
 }
 
 #[test]
-fn a_hung_gpu_comes_first() {
+fn a_hang_is_as_urgent_as_its_finding() {
     let mut view = view();
     let states = [(GpuState::InUse, None), (GpuState::InUse, None), (GpuState::InUse, None), (GpuState::Hung, None)];
     view.update(&hosts()[0].host, &states, at(1.0));
-    let rows = view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
-    assert_eq!(commands(&rows)[..2], ["ipykernel", "stopped"]);
+    let first_two = |hang: Option<u8>| {
+        let rank = |row: &Row| hang.filter(|_| matches!(row.state, Some((GpuState::Hung, _))));
+        let rows = view.rows(ListOrder::default(), &HashSet::new(), |_| true, rank);
+        commands(&rows).into_iter().take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(first_two(Some(0)), ["ipykernel", "stopped"]);
+    assert_eq!(first_two(Some(10)), ["stopped", "ipykernel"]);
 }
 
 #[test]

@@ -197,14 +197,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// The urgency of the row, lowest first; `None` if nothing is wrong.
+    /// The urgency of the row, lowest first; `None` if nothing is wrong. A hang has the urgency of its finding, which
+    /// `diagnosis` knows.
     pub fn trouble_rank(&self) -> Option<u8> {
-        let state = match self.state {
-            Some((GpuState::Hung, _)) => Some(0),
-            Some((GpuState::Fault, _)) => Some(1),
-            _ => None,
-        };
-        state.or_else(|| self.trouble.and_then(ProcessTrouble::rank))
+        let fault = matches!(self.state, Some((GpuState::Fault, _))).then_some(1);
+        fault.or_else(|| self.trouble.and_then(ProcessTrouble::rank))
     }
 
     /// Combines the figures of `rows`: sums, the range of SM shares, the oldest age, the worst state and trouble. All

@@ -122,6 +122,50 @@ pub(super) fn sanitize_gpu_reading(reading: &mut GpuReading, info: &GpuInfo) {
     }
 }
 
+/// Compares the mean power of the energy counter with the power sensor. Some energy counters stand still or count in another
+/// unit; their mean power would make every busy GPU look hung.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PowerCheck {
+    /// The smoothed readings of both, in watts.
+    mean: f64,
+    sensor: f64,
+    /// The length of the comparison, in seconds.
+    seconds: f64,
+    is_counter_ignored: bool,
+}
+
+impl PowerCheck {
+    /// The time over which both are smoothed, in seconds. The sensor of some boards samples only a quarter of the time, so
+    /// single readings may differ.
+    const SPAN: f64 = 60.0;
+    /// Smoothed readings that differ by this factor, and by this many watts, contradict each other.
+    const FACTOR: f64 = 3.0;
+    const LEAST_WATTS: f64 = 20.0;
+    /// No board that is read draws less than this.
+    const STANDSTILL_WATTS: f32 = 1.0;
+
+    /// Whether the energy counter contradicts the sensor.
+    pub(super) fn is_counter_ignored(&self) -> bool {
+        self.is_counter_ignored
+    }
+
+    /// Compares a reading that stands for `seconds`, and drops its mean power if that contradicts the sensor.
+    pub(super) fn check(&mut self, reading: &mut GpuReading, seconds: f64) {
+        let (Some(mean), Some(sensor)) = (reading.power_mean_watts, reading.power_watts) else { return };
+        let weight = if self.seconds > 0.0 { (seconds / Self::SPAN).min(1.0) } else { 1.0 };
+        self.mean += weight * (f64::from(mean) - self.mean);
+        self.sensor += weight * (f64::from(sensor) - self.sensor);
+        self.seconds += seconds;
+        let (low, high) = (self.mean.min(self.sensor), self.mean.max(self.sensor));
+        let differs = high > Self::FACTOR * low && high - low >= Self::LEAST_WATTS;
+        let stands_still = mean < Self::STANDSTILL_WATTS && sensor >= 5.0 * Self::STANDSTILL_WATTS;
+        self.is_counter_ignored = stands_still || differs && self.seconds >= Self::SPAN;
+        if self.is_counter_ignored {
+            reading.power_mean_watts = None;
+        }
+    }
+}
+
 /// Checks the readings of a process on a GPU.
 pub(super) fn sanitize_gpu_process(usage: &mut GpuProcessReading, info: &GpuInfo) {
     for percent in
@@ -209,6 +253,36 @@ mod tests {
         };
         sanitize_gpu_reading(&mut reading, &info);
         assert_eq!(reading, GpuReading::default());
+    }
+
+    #[test]
+    fn an_energy_counter_that_contradicts_the_sensor_is_ignored() {
+        let reading = |mean, sensor| GpuReading {
+            power_mean_watts: Some(mean),
+            power_watts: Some(sensor),
+            ..GpuReading::default()
+        };
+        let last_mean = |means: &[f32], sensor| {
+            let mut check = PowerCheck::default();
+            let mut last = None;
+            for mean in means {
+                let mut reading = reading(*mean, sensor);
+                check.check(&mut reading, 2.0);
+                last = reading.power_mean_watts;
+            }
+            assert_eq!(check.is_counter_ignored(), last.is_none());
+            last
+        };
+        assert_eq!(last_mean(&[0.0], 668.0), None, "a counter that stands still, from the first reading on");
+        assert_eq!(last_mean(&[650.0], 668.0), Some(650.0));
+        assert_eq!(last_mean(&[0.67; 40], 668.0), None);
+        assert_eq!(last_mean(&[120.0; 20], 668.0), Some(120.0), "the sensor may lag behind");
+        assert_eq!(last_mean(&[120.0; 40], 668.0), None);
+        assert_eq!(last_mean(&[104.0; 40], 118.0), Some(104.0), "a hung GPU");
+        assert_eq!(last_mean(&[9.0; 40], 14.0), Some(9.0), "an idle board");
+        let mut unknown = GpuReading { power_watts: None, ..reading(0.0, 0.0) };
+        PowerCheck::default().check(&mut unknown, 2.0);
+        assert_eq!(unknown.power_mean_watts, Some(0.0), "nothing to compare with");
     }
 
     #[test]

@@ -3,21 +3,22 @@
 //! ```text
 //! crit  gpu-03  stuck-spin, likely, for 14 min
 //!       GPUs 0-7 read 100 % busy for 14 min but draw 104 W of 700 W (was 560 W) and access no memory: ...
-//!       next: py-spy dump --pid 4312
-//!       not:  a barrier while one rank saves or evaluates
+//!       next:   py-spy dump --pid 4312
+//!       unless: a barrier while one rank saves or evaluates
 //! watching
-//! warn  gpu-02  idle-hog, likely, fires in 3 min
+//! warn  gpu-02  idle-hog, likely, starts in 3 min
 //!       ...
 //! not judged: 7 MIG instances without a utilization
-//! too little history for: stuck-spin (10 min), idle-hog (60 min)
+//! 24 rules need longer: --for 600 is enough for 15 of them, --for 7200 for all
 //! no answer from gpu-05: nothing listens on port 22
 //! 1 finding, 1 pending; 6 hosts watched for 30 s
 //! ```
 
 use super::json::{JsonError, JsonFinding, rfc3339, rounded};
 use super::paint::{Paint, Tone};
+use super::report::{has_reported, no_answer_text};
 use crate::diagnosis::{Finding, FindingPhase, NotJudged, RuleId, Severity, SnoozeEnd, Transition};
-use crate::fleet::{Fleet, Host, Link, Moment};
+use crate::fleet::{Fleet, Host, Moment};
 use crate::wire::SafeText;
 use crate::wire::format::{DurationStyle, duration};
 use serde::Serialize;
@@ -69,19 +70,15 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
         let _ = writeln!(text, "not judged: {}", not_judged.join(", "));
     }
     if !report.too_little_history.is_empty() {
-        let rules = report.too_little_history.iter();
-        let rules: Vec<String> = rules
-            .map(|(rule, time)| format!("{} ({})", rule.word(), duration(*time, DurationStyle::OneUnit)))
-            .collect();
-        let _ = writeln!(text, "too little history for: {}", rules.join(", "));
+        text += &too_little_history(report.too_little_history);
+        text += "\n";
     }
     for host in report.fleet.hosts().iter().filter(|host| !has_reported(host)) {
-        let why = match (&host.link, host.link.error()) {
-            (_, Some(error)) => error.message.to_string(),
-            (Link::Connecting { phase, .. }, None) => format!("still connecting ({})", phase.description()),
-            _ => "no readings yet".to_owned(),
+        let why = match host.link.error() {
+            Some(error) => format!("no answer from {}: {}", host.name(), error.message),
+            None => format!("{}: {}", host.name(), no_answer_text(host, report.now)),
         };
-        text += &paint.paint(Tone::Warn, &format!("no answer from {}: {why}", host.name()));
+        text += &paint.paint(Tone::Warn, &why);
         text += "\n";
     }
     let count = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
@@ -96,6 +93,25 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
     text
 }
 
+/// `24 rules need longer: --for 600 is enough for 15 of them, --for 7200 for all`
+fn too_little_history(rules: &[(RuleId, Duration)]) -> String {
+    const FIRST_STEP: u64 = 600;
+    let seconds = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let all = rules.iter().map(|(_, time)| seconds(*time)).max().unwrap_or(0);
+    let soon = rules.iter().filter(|(_, time)| seconds(*time) <= FIRST_STEP).count();
+    match (rules, soon) {
+        ([(rule, _)], _) => format!("1 rule needs longer: --for {all} ({})", rule.word()),
+        (_, 0) => format!("{} rules need longer: --for {all}", rules.len()),
+        (_, soon) if soon == rules.len() => format!("{soon} rules need longer: --for {all}"),
+        (_, soon) => {
+            format!(
+                "{} rules need longer: --for {FIRST_STEP} is enough for {soon} of them, --for {all} for all",
+                rules.len()
+            )
+        }
+    }
+}
+
 fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
     let is_pending = finding.phase == FindingPhase::Pending;
     let hosts = match &finding.hosts[..] {
@@ -106,15 +122,15 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
     let mut details = format!("{}, {}", finding.rule.word(), finding.confidence.word());
     match (is_pending, finding.due) {
         (true, Some(due)) => {
-            let _ = write!(details, ", fires in {}", duration(now.until(due), DurationStyle::OneUnit));
+            let _ = write!(details, ", starts in {}", duration(now.until(due), DurationStyle::OneUnit));
         }
-        (true, None) => details += ", not firing yet",
+        (true, None) => details += ", not started yet",
         (false, _) => {
             let _ = write!(details, ", for {bound}{}", duration(finding.lasted(now), DurationStyle::OneUnit));
         }
     }
     for (is_so, words) in [
-        (finding.phase == FindingPhase::Resolving, ", seems over"),
+        (finding.phase == FindingPhase::Resolving, ", seems ended"),
         (finding.is_preexisting, ", already present at the first sample"),
         (finding.is_flapping, ", comes and goes"),
         (finding.is_frozen, ", as last seen"),
@@ -141,8 +157,8 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
         }
     };
     line("", &finding.sentence);
-    line("next: ", &finding.next_check);
-    line("not:  ", finding.not);
+    line("next:   ", &finding.next_check);
+    line("unless: ", finding.not);
     text
 }
 
@@ -287,17 +303,12 @@ impl JsonFindings {
             simulated: report.fleet.simulated,
             observed_seconds: rounded(report.observed),
             hosts: report.fleet.hosts().len(),
-            silent: silent.map(JsonSilent::new).collect(),
+            silent: silent.map(|host| JsonSilent::new(host, report.now)).collect(),
             findings: report.findings.iter().map(|it| JsonFinding::new(it, report.fleet, report.now)).collect(),
             not_judged: report.not_judged.iter().map(JsonNotJudged::new).collect(),
             too_little_history: report.too_little_history.iter().map(JsonNeedsHistory::new).collect(),
         }
     }
-}
-
-/// Whether the host sent readings and its connection is not down.
-fn has_reported(host: &Host) -> bool {
-    host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. })
 }
 
 impl JsonNeedsHistory {
@@ -307,8 +318,8 @@ impl JsonNeedsHistory {
 }
 
 impl JsonSilent {
-    fn new(host: &Host) -> Self {
-        Self { host: host.name().clone(), state: host.link.word(), error: host.link.error().map(JsonError::new) }
+    fn new(host: &Host, now: Moment) -> Self {
+        Self { host: host.name().clone(), state: host.link.word(), error: JsonError::of_host(host, now) }
     }
 }
 

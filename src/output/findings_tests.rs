@@ -8,19 +8,19 @@ fn the_list_as_text() {
         let expected = "\
 crit  hgx-01  stuck-spin, likely, for 14 min
       GPUs 0-1 read 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung
-      next: py-spy dump --pid 4312
-      not:  a checkpoint: no rank writes
+      next:   py-spy dump --pid 4312
+      unless: a checkpoint: no rank writes
 warn  hgx-02  disk-full, certain, for at least 30 s, already present at the first sample, snoozed for 59 min
       /home is 93 % full
-warn  hgx-01 and 1 more  host-unreachable, suspected, for 2.0 h, seems over, comes and goes
+warn  hgx-01 and 1 more  host-unreachable, suspected, for 2.0 h, seems ended, comes and goes
       2 hosts cannot be reached
 watching
-info  hgx-01  idle-hog, suspected, fires in 30 min, as last seen
+info  hgx-01  idle-hog, suspected, starts in 30 min, as last seen
       GPU 3 idle > 30 min with 12 GiB held
 not judged: 7 MIG instances without a utilization, 1 GPU without a power limit
-too little history for: stuck-spin (10 min), idle-hog (60 min)
+2 rules need longer: --for 600 is enough for 1 of them, --for 3600 for all
 no answer from gone: nothing listens on port 22
-no answer from slow: still connecting (tcp)
+slow: no answer yet: tcp, 60 s
 3 findings, 1 pending; 4 hosts watched for 30 s
 ";
         assert_eq!(list(report, Paint::OFF), expected);

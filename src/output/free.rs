@@ -72,7 +72,7 @@ pub fn json_line(result: &FreeReport<'_>) -> Result<String, serde_json::Error> {
             .map(|host| JsonUnseen {
                 name: host.name().clone(),
                 state: host.link.word(),
-                error: host.link.error().map(JsonError::new),
+                error: JsonError::of_host(host, result.report.now),
             })
             .collect(),
     };

@@ -3,9 +3,9 @@
 //!
 //! A missing value is `null`. Names and units are those of the wire protocol.
 
-use super::report::{GpuView, Report};
+use super::report::{GpuView, Report, has_reported, no_answer_text};
 use crate::diagnosis::{Finding, SnoozeEnd};
-use crate::fleet::{Fleet, Host, HostId, LinkError, Moment, Process};
+use crate::fleet::{Fleet, Host, HostId, LinkError, LinkErrorKind, Moment, Process};
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, GpuProcessKind, HostReading, Presence, ProcessState, SafeText, Scope,
 };
@@ -57,7 +57,7 @@ pub struct JsonHost {
     pub address: String,
     /// `connecting`, `live`, `stale`, `down` or `needs_user`.
     pub state: &'static str,
-    /// The error, if the host is down or needs the user.
+    /// The error, if the host is down, needs the user or has not answered in time.
     pub error: Option<JsonError>,
     /// The error of the driver, if GPU readings are missing although the host reports.
     pub gpu_error: Option<JsonGpuError>,
@@ -179,7 +179,7 @@ impl JsonHost {
             name: host.name().clone(),
             address: host.config.address().to_owned(),
             state: host.link.word(),
-            error: host.link.error().map(JsonError::new),
+            error: JsonError::of_host(host, report.now),
             gpu_error: driver_error.or(inventory.and_then(|inventory| inventory.error.as_ref())).map(JsonGpuError::new),
             age_seconds: host.age(report.now).map(|age| age.as_secs_f64()),
             round_trip_ms: host.round_trip.map(|time| time.as_secs_f64() * 1000.0),
@@ -204,7 +204,19 @@ fn processes(host: &Host) -> Vec<JsonProcess> {
 }
 
 impl JsonError {
-    pub(super) fn new(error: &LinkError) -> Self {
+    /// The error of the connection, or the phase and the wait if the host has not answered in time.
+    pub(super) fn of_host(host: &Host, now: Moment) -> Option<Self> {
+        match host.link.error() {
+            Some(error) => Some(Self::new(error)),
+            None if has_reported(host) => None,
+            None => {
+                let kind = LinkErrorKind::Timeout.word();
+                Some(Self { kind, message: SafeText::from(no_answer_text(host, now)), hint: None })
+            }
+        }
+    }
+
+    fn new(error: &LinkError) -> Self {
         Self { kind: error.kind.word(), message: error.message.clone(), hint: error.hint.clone() }
     }
 }
@@ -582,7 +594,7 @@ pub(super) fn rounded(duration: Duration) -> f64 {
 }
 
 /// Formats a moment as RFC 3339 in seconds; `None` if the year is out of range.
-pub(super) fn rfc3339(moment: Moment) -> Option<String> {
+pub(crate) fn rfc3339(moment: Moment) -> Option<String> {
     rfc3339_of_unix(i64::try_from(moment.unix.as_secs()).ok()?)
 }
 

@@ -1,7 +1,8 @@
 //! The data of a report: the fleet with GPU states and findings at one moment.
 
-use crate::diagnosis::Finding;
-use crate::fleet::{Fleet, GpuState, Host, HostId, Moment, Process};
+use crate::diagnosis::{Finding, FindingPhase, Severity};
+use crate::fleet::{Fleet, GpuState, Host, HostId, Link, Moment, Process};
+use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
 
 /// The fleet at one moment, with the states of its GPUs.
@@ -23,9 +24,30 @@ impl Report<'_> {
         let states = (self.states)(host.id);
         let view = |(position, (info, reading))| {
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
-            GpuView { info, reading, health: host.gpu_health(position), state, since }
+            let about_it = |finding: &&&Finding| {
+                finding.rule.is_about_progress()
+                    && finding.phase != FindingPhase::Pending
+                    && finding.gpus.iter().any(|gpu| gpu.host == host.id && gpu.position == position)
+            };
+            let severity = self.findings.iter().filter(about_it).map(|finding| finding.severity).max();
+            GpuView { info, reading, health: host.gpu_health(position), state, since, severity }
         };
         host.gpus().enumerate().map(view).collect()
+    }
+}
+
+/// Whether a host sent readings and its connection is not down.
+pub(super) fn has_reported(host: &Host) -> bool {
+    host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. })
+}
+
+/// Why a host without an error has not answered: the phase of the connection and how long it has lasted.
+pub(super) fn no_answer_text(host: &Host, now: Moment) -> String {
+    let precise = |since: Moment| duration(now.since(since), DurationStyle::Precise);
+    match &host.link {
+        Link::Connecting { phase, since, .. } => format!("no answer yet: {}, {}", phase.description(), precise(*since)),
+        Link::Stale { since } => format!("silent for {}", precise(*since)),
+        _ => "connected, no readings yet".to_owned(),
     }
 }
 
@@ -36,6 +58,8 @@ pub(super) struct GpuView<'a> {
     pub(super) health: Option<&'a GpuHealth>,
     pub(super) state: GpuState,
     pub(super) since: Option<Moment>,
+    /// The severity of the findings about the progress of its job.
+    pub(super) severity: Option<Severity>,
 }
 
 /// The owner of a process: the user name, else `uid 1000`, else `?`.

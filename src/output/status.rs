@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hgx-01  driver 570.86.15  cpu 34%  ram 412/1007 GiB  load 18.2/112  0.3 s old
-//!   0  H100 80GB HBM3  71C   97%  74.1/80.0 GiB  512/700 W  in use      alice 74.0G
+//!   0  H100 80GB HBM3  71C   97%  74.1/80.0 GiB  512/700 W  busy        alice 74.0G
 //!   1  H100 80GB HBM3  44C  100%  70.2/80.0 GiB  118/700 W  hung? 18m   dmitri 70.1G, root 0.1G
 //! hgx-02  down: nothing listens on port 22
 //!   hint: is sshd running there?
@@ -13,7 +13,7 @@
 
 use super::findings::severity_tone;
 use super::paint::{Paint, Tone};
-use super::report::{GpuView, Report, owner_label};
+use super::report::{GpuView, Report, no_answer_text, owner_label};
 use crate::diagnosis::{Finding, FindingPhase};
 use crate::fleet::{GpuState, Host, Link, Moment, limited_text};
 use crate::wire::format::{DurationStyle, duration};
@@ -78,7 +78,7 @@ fn finding_cells(finding: &Finding) -> Vec<Cell> {
     };
     let lead = match finding.phase {
         FindingPhase::Pending => "watched: ",
-        FindingPhase::Resolving => "seems over: ",
+        FindingPhase::Resolving => "seems ended: ",
         FindingPhase::Firing | FindingPhase::Clear if finding.snoozed.is_some() => "snoozed: ",
         FindingPhase::Firing | FindingPhase::Clear => "",
     };
@@ -222,14 +222,7 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
 
 fn link_text(host: &Host, now: Moment) -> (Tone, String) {
     match &host.link {
-        Link::Connecting { phase, since, .. } => (
-            Tone::Warn,
-            format!("no answer yet: {}, {}", phase.description(), duration(now.since(*since), DurationStyle::Precise)),
-        ),
-        Link::Live => (Tone::Warn, "connected, no readings yet".to_owned()),
-        Link::Stale { since } => {
-            (Tone::Warn, format!("silent for {}", duration(now.since(*since), DurationStyle::Precise)))
-        }
+        Link::Connecting { .. } | Link::Live | Link::Stale { .. } => (Tone::Warn, no_answer_text(host, now)),
         Link::Down { error, .. } if host.link.is_refused() => (Tone::Warn, format!("refused: {}", error.message)),
         Link::Down { error, .. } => (Tone::Critical, format!("down: {}", error.message)),
         Link::NeedsUser { error, .. } => (Tone::Critical, format!("needs you: {}", error.message)),
@@ -251,6 +244,7 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec
     }
     let limit = reading.power_limit_watts.or(gpu.info.power_limit_watts);
     let utilization = percent(reading.utilization_percent.map(f64::from));
+    let power = reading.power_mean_watts.or(reading.power_watts);
     let users = users(position, host);
     cells.extend([
         Cell::right(reading.temperature_celsius.map_or_else(|| MISSING.to_owned(), |degrees| format!("{degrees}C"))),
@@ -260,8 +254,8 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec
             format_gib(gpu.info.memory_total_bytes, 1),
             "GiB",
         )),
-        Cell::right(used_of_total(fixed(reading.power_watts.map(f64::from), 0), fixed(limit.map(f64::from), 0), "W")),
-        Cell::left(state_text(gpu, now)).tone(state_tone(gpu.state)),
+        Cell::right(used_of_total(fixed(power.map(f64::from), 0), fixed(limit.map(f64::from), 0), "W")),
+        Cell::left(state_text(gpu, now)).tone(state_tone(gpu)),
         Cell::left(if users.is_empty() { "-".to_owned() } else { users }),
     ]);
     cells
@@ -277,10 +271,10 @@ fn state_text(gpu: &GpuView<'_>, now: Moment) -> String {
     }
 }
 
-fn state_tone(state: GpuState) -> Tone {
-    match state {
+fn state_tone(gpu: &GpuView<'_>) -> Tone {
+    match gpu.state {
         GpuState::Fault => Tone::Critical,
-        GpuState::Hung => Tone::Warn,
+        GpuState::Hung => gpu.severity.map_or(Tone::Warn, severity_tone),
         GpuState::InUse => Tone::Busy,
         GpuState::Unknown | GpuState::Free | GpuState::Unused => Tone::Dim,
         GpuState::Waiting | GpuState::Idle => Tone::Plain,
@@ -357,7 +351,7 @@ mod tests {
     fn colours_do_not_change_the_text() {
         fixture::with_report(|report| {
             let painted = table(report, Paint::ON);
-            assert!(painted.contains("\x1b[33mhung? 18m\x1b[0m"), "{painted}");
+            assert!(painted.contains("\x1b[1;91mhung? 18m\x1b[0m"), "{painted}");
             let mut plain = String::new();
             let mut pieces = painted.split('\x1b');
             plain += pieces.next().unwrap_or("");

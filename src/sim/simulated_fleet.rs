@@ -350,4 +350,50 @@ mod tests {
         assert_eq!(interval(1.0), HostConfig::DEFAULT_INTERVAL);
         assert_eq!(interval(600.0), Duration::from_secs(30));
     }
+
+    #[test]
+    fn a_job_that_starts_does_not_appear_as_ended() {
+        use crate::fleet::{Fleet, HostUpdate, host_rows};
+        for step in [2.0, 20.0] {
+            let clock = Clock::start(1.0);
+            let demo = SimulatedFleet::new(8, 8, clock);
+            let mut fleet = Fleet::new(&demo.configs(), true, Moment::default());
+            let mut probes: Vec<SimulatedProbe> = (0..8).map(|id| demo.probe(HostId(id)).expect("a host")).collect();
+            let at =
+                |seconds: f64| Moment::new(Duration::from_secs_f64(seconds), Duration::from_secs_f64(1.7e9 + seconds));
+            let mut seconds = 0.0;
+            while seconds < 7200.0 {
+                for (id, probe) in (0..).zip(&mut probes) {
+                    if seconds == 0.0 {
+                        let Message::Hello(hello) = probe.hello(at(0.0)) else { panic!("no hello") };
+                        fleet.apply(HostId(id), HostUpdate::Hello(Box::new(hello)), at(0.0));
+                    }
+                    for message in probe.sample(at(seconds)) {
+                        let update = match message {
+                            Message::Inventory(inventory) => HostUpdate::Inventory(Box::new(inventory)),
+                            Message::Snapshot(snapshot) => HostUpdate::Snapshot(snapshot),
+                            _ => continue,
+                        };
+                        fleet.apply(HostId(id), update, at(seconds));
+                    }
+                }
+                for host in fleet.hosts() {
+                    let jobs = host_rows(host, &[], at(seconds));
+                    let (ended, live): (Vec<_>, Vec<_>) =
+                        jobs.iter().map(|job| &job.row).partition(|row| row.ended_at.is_some());
+                    for row in ended {
+                        let twin = live.iter().find(|other| other.pid == row.pid);
+                        assert!(
+                            twin.is_none(),
+                            "{step} s, {}: {} {:?} {row:?} {twin:?}",
+                            host.name(),
+                            seconds,
+                            row.pid
+                        );
+                    }
+                }
+                seconds += step;
+            }
+        }
+    }
 }

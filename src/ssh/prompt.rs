@@ -74,6 +74,23 @@ pub enum PromptKind {
     },
 }
 
+impl PromptKind {
+    /// Adds the host of a key that was saved meanwhile, if this prompt is about the same key for another host: it was made
+    /// before that key was in `known_hosts`.
+    pub fn note_saved_key(&mut self, saved: &Self) {
+        if let (
+            Self::HostKey { key_type, fingerprint, target, also_known_as, .. },
+            Self::HostKey { key_type: saved_type, fingerprint: saved_fingerprint, target: saved_target, .. },
+        ) = (self, saved)
+            && (&*key_type, &*fingerprint) == (saved_type, saved_fingerprint)
+            && target != saved_target
+            && !also_known_as.contains(saved_target)
+        {
+            also_known_as.push(saved_target.clone());
+        }
+    }
+}
+
 /// The answer to a prompt.
 pub enum Answer {
     /// Trust the host key until the process ends.

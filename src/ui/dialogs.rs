@@ -12,7 +12,7 @@
 
 use super::areas::centered;
 use super::canvas::{Canvas, LineWriter};
-use super::format::{columns, memory, plural, short, strip_directories};
+use super::format::{columns, memory, plural, short, strip_directories, wrap};
 use crate::app::dialogs::{IGNORE_KEYS_FOR, PromptDialog, SAVE_WORD};
 use crate::app::signals::{Confirmation, SignalDialog, signal_name};
 use crate::app::{App, SignalTarget};
@@ -34,7 +34,11 @@ pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
     let listed = dialog.targets.len().min(MAX_LISTED) as u16;
     let height = match dialog.targets.as_slice() {
         [only] => {
-            9 + u16::from(only.alternative.is_some()) + 2 * u16::from(only.refusal.is_some()) + rows_of(&only.command)
+            let findings: u16 = only.findings.iter().map(|sentence| rows_of(sentence)).sum();
+            9 + u16::from(only.alternative.is_some())
+                + 2 * u16::from(only.refusal.is_some())
+                + rows_of(&only.command)
+                + findings.max(1)
         }
         _ => 9 + listed,
     };
@@ -42,8 +46,11 @@ pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
     let name = signal_name(dialog.signal);
     let title = if dialog.outcomes.is_some() { short!(" Sent {name} ") } else { short!(" Send {name} ") };
     canvas.dialog(area, &title, theme.warn);
-    let foot = " the probe verifies pid and start time before it sends the signal ";
-    canvas.fit(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), foot, theme.dim);
+    // Nothing is sent to a process that cannot be signalled.
+    if dialog.confirmation != Confirmation::Impossible {
+        let foot = " the probe verifies pid and start time before it sends the signal ";
+        canvas.fit(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), foot, theme.dim);
+    }
     let inner = area.inner(Margin::new(2, 1));
     let mut writer = LineWriter::new(canvas, inner);
     if dialog.is_kill_offer {
@@ -62,12 +69,18 @@ pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
     }
 }
 
-fn rows_of(command: &str) -> u16 {
-    (columns(command) as u16).div_ceil(SIGNAL_COLUMNS - 4 - LABEL).clamp(1, 4)
+fn rows_of(text: &str) -> u16 {
+    wrap(&shorten(text), usize::from(SIGNAL_COLUMNS - 4 - LABEL)).len().clamp(1, 4) as u16
+}
+
+/// The part of a text that fits into the rows that [`rows_of`] reserves.
+fn shorten(text: &str) -> String {
+    text.chars().take(usize::from(4 * (SIGNAL_COLUMNS - 4 - LABEL))).collect()
 }
 
 fn draw_single_target(writer: &mut LineWriter<'_, '_>, target: &SignalTarget) {
-    writer.labelled("host", LABEL, &format!("{}   GPUs {}", target.host_name, gpu_list(&target.gpu_indexes)));
+    let gpus = short!("GPU{} {}", plural(target.gpu_indexes.len()), gpu_list(&target.gpu_indexes));
+    writer.labelled("host", LABEL, &format!("{}   {}", target.host_name, gpus.as_str()));
     writer.labelled("user", LABEL, &user_text(target));
     let pid = target.process.pid;
     let process = match target.workers.len() {
@@ -76,8 +89,15 @@ fn draw_single_target(writer: &mut LineWriter<'_, '_>, target: &SignalTarget) {
         count => format!("pid {pid}, the launcher of {count} workers"),
     };
     writer.labelled("process", LABEL, &process);
-    let command: String = target.command.chars().take(usize::from(4 * (SIGNAL_COLUMNS - 4 - LABEL))).collect();
-    writer.labelled("command", LABEL, &command);
+    writer.labelled("command", LABEL, &shorten(&target.command));
+    match target.findings.as_slice() {
+        [] => writer.labelled("findings", LABEL, "none about it"),
+        findings => {
+            for (index, sentence) in findings.iter().enumerate() {
+                writer.labelled(if index == 0 { "findings" } else { "" }, LABEL, &shorten(sentence));
+            }
+        }
+    }
     if let Some(way) = &target.alternative {
         writer.labelled("better", LABEL, way);
     }

@@ -7,7 +7,7 @@
 //! ┗━ cpu 34%  ram 412/1007G ━ load 18 ┛╰─ cpu 71%  ram 388/1007G ─ load 92 ─╯
 //! ╭─ Processes 30 ──────────────────────────────────── sort GMEM▼  group job ─╮                             list
 //! │ HOST   GPU      PID USER     GMEM▼  SM%  TIME STATE        COMMAND        │
-//! ╰─ ▼ 12 more ────────────────────────────────────────── Tab: focus this list ─╯
+//! ╰─ ▼ 12 more ────────────────────────────────────────── Tab: focus list ──────╯
 //!  Enter host  Tab hosts/processes  . sort  t group  ? F1 help  q quit                                      hints
 //! ```
 
@@ -18,7 +18,7 @@ use super::theme::Theme;
 use super::{dialogs, findings, gpu, grid, help, host, list, log, process, users, wall};
 use crate::app::layout::MIN_SIZE;
 use crate::app::{App, View};
-use crate::fleet::Moment;
+use crate::fleet::{GpuState, Moment};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -131,7 +131,9 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
             line.add(priority, 2, short!("{count} {word}"), style);
         }
     }
-    grid::add_counts(&mut line, canvas, totals, 2);
+    let fresh = || app.fleet().hosts().iter().filter_map(|host| app.host_summary(host)).filter(|one| one.is_fresh);
+    let hung = fresh().filter_map(|summary| summary.severity_in_state(GpuState::Hung)).max();
+    grid::add_counts(&mut line, canvas, totals, hung, 2);
     let findings = app.findings().counts();
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| theme.severity_style(worst));
@@ -143,14 +145,7 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
     if findings.pending > 0 {
         line.add(4, 2, short!("{} watched", findings.pending), theme.dim);
     }
-    let low_power: usize = app
-        .fleet()
-        .hosts()
-        .iter()
-        .filter_map(|host| app.host_summary(host))
-        .filter(|summary| summary.is_fresh)
-        .map(crate::app::HostSummary::low_power_count)
-        .sum();
+    let low_power: usize = fresh().map(crate::app::HostSummary::low_power_count).sum();
     if low_power > 0 {
         line.add(7, 2, short!("{low_power} low power"), theme.plain);
     }

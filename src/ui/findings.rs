@@ -10,7 +10,7 @@
 //! ╭─ hung?  hgx-04 GPU 4,5  dmitri ─────────────────────────────────────────── crit, likely ───╮
 //! │GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W (was 560 W) and access no memory.  │
 //! │check     py-spy dump --pid 12001                                                           │
-//! │not       a slow loader, a checkpoint                                                       │
+//! │unless    a slow loader, a checkpoint                                                       │
 //! ╰─ rule stuck-spin ──────────────────────────────────── gpufleet explain stuck-spin ─────────╯
 //! ```
 
@@ -184,7 +184,7 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     writer.wrapped(&finding.sentence, style);
     writer.labelled("since", LABEL, &since_text(finding, app, now));
     writer.labelled("check", LABEL, &finding.next_check);
-    writer.labelled("not", LABEL, finding.not);
+    writer.labelled("unless", LABEL, finding.not);
     for gpu in finding.gpus.iter().take(usize::from(writer.rows_left()) / 2) {
         if let Some(parts) = gpu_readings_text(gpu, app) {
             let label = short!("GPU {}", gpu.index);
@@ -315,7 +315,7 @@ fn progress(finding: &Finding, now: Moment) -> ShortString {
             short!("watching {} of {}: ", brief_span(held).as_str(), brief_span(all).as_str())
         }
         (FindingPhase::Pending, None) => short!("watching: "),
-        (FindingPhase::Resolving, _) => short!("seems over: "),
+        (FindingPhase::Resolving, _) => short!("seems ended: "),
         _ if finding.is_frozen => short!("as last seen: "),
         _ => ShortString::new(),
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ━ hgx-02  GPU 3  NVIDIA H100 80GB HBM3  GPU-8f3a1c2e  0000:9B:00.0 ━━━━━━━━━━━━━━━━━━━ dmitri ? hung? 18m ━
-//! GPU 100%  89% to 100% in 10m                     mem-busy 0%  0% to 44% in 10m
+//! GPU 100%  89% to 100%                            mem-busy 0%  steady 0%
 //! 100%│⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉            100%│⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⡄
 //!    0│                                                 0│          ⣇⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
 //! ```
@@ -16,7 +16,7 @@ use super::format::{
 use super::gpu_line;
 use super::theme::Theme;
 use crate::app::{App, GpuSummary, Metric};
-use crate::fleet::{GpuState, Host, HostId, Moment, SeriesKey, program_name};
+use crate::fleet::{GpuState, Host, HostId, Moment, Process, SeriesKey, program_name};
 use crate::wire::{Availability, ClocksEventReasons, ComputeMode, GpuHealth, GpuInfo, RecoveryAction};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -57,7 +57,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     for (slot, cell) in cells.iter().enumerate() {
         match metric_order(app.screen().metric).get(slot) {
             Some(metric) => draw_history(canvas, *cell, app, host, position, gpu, *metric, now),
-            None => draw_holders(canvas, *cell, app, id, gpu),
+            None => draw_holders(canvas, *cell, host, position, summary.is_fresh),
         }
     }
     if let Some(last) = cells.last() {
@@ -174,11 +174,12 @@ fn draw_history(
     heading.add(9, 0, short!("{}", metric.word()), theme.focus);
     heading.add(9, 1, current_value(canvas, gpu, metric), theme.plain);
     if let Some((least, most)) = chart::range(&points) {
-        let text = short!(
-            "{} to {}",
-            metric_value(canvas, metric, least).as_str(),
-            metric_value(canvas, metric, most).as_str()
-        );
+        let (least, most) = (metric_value(canvas, metric, least), metric_value(canvas, metric, most));
+        let text = if least.as_str() == most.as_str() {
+            short!("steady {}", least.as_str())
+        } else {
+            short!("{} to {}", least.as_str(), most.as_str())
+        };
         heading.add(3, 3, text, theme.dim);
     } else {
         heading.add(3, 3, short!("no data"), theme.dim);
@@ -208,35 +209,34 @@ fn metric_value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString 
     }
 }
 
-/// Draws the processes that hold the GPU.
-fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu: &GpuSummary) {
+/// Draws the processes on a GPU with the memory that each holds there; a job may hold more on other GPUs.
+fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, host: &Host, position: usize, is_fresh: bool) {
     let theme = canvas.theme;
-    let rows: Vec<_> = app
-        .jobs(id)
-        .iter()
-        .map(|job| &job.row)
-        .filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index))
-        .collect();
+    let on_gpu = |process: &&Process| process.usage_on(position).is_some();
+    let bytes = |process: &Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
+    let mut holders: Vec<&Process> = host.processes().filter(on_gpu).collect();
+    holders.sort_by_key(|process| std::cmp::Reverse(bytes(process)));
     canvas.fit(cell.x + 1, cell.y, cell.width.saturating_sub(2), "held by", theme.focus);
-    if rows.is_empty() {
-        canvas.fit(cell.x + 1, cell.y + 1, cell.width.saturating_sub(2), "nobody", theme.dim);
+    if holders.is_empty() {
+        let text = if is_fresh { "nobody" } else { "not known: no current data" };
+        canvas.fit(cell.x + 1, cell.y + 1, cell.width.saturating_sub(2), text, theme.dim);
     }
     let available = usize::from(cell.height.saturating_sub(1));
-    let shown = if rows.len() > available { available.saturating_sub(1) } else { rows.len() };
-    for (index, row) in rows.iter().take(shown).enumerate() {
+    let shown = if holders.len() > available { available.saturating_sub(1) } else { holders.len() };
+    for (index, process) in holders.iter().take(shown).enumerate() {
         let y = cell.y + 1 + index as u16;
         let mut line = Segments::default();
-        line.add(9, 0, short!("{}", row.who.as_str()), theme.plain);
-        line.add(8, 1, or_dash(row.gpu_memory_bytes.map(memory).as_deref()), theme.plain);
-        line.add(7, 1, row.age_seconds.map_or_else(ShortString::new, age), theme.plain);
+        line.add(9, 0, short!("{}", process.info.who.as_str()), theme.plain);
+        line.add(8, 1, or_dash(bytes(process).map(memory).as_deref()), theme.plain);
+        line.add(7, 1, process.reading.age_seconds.map_or_else(ShortString::new, age), theme.plain);
         line.fit(cell.width.saturating_sub(2));
         let used = line.draw(canvas, cell.x + 1, y, cell.width.saturating_sub(2));
-        let command = strip_directories(&row.command);
+        let command = strip_directories(&process.info.command);
         let available = cell.width.saturating_sub(used + 3);
         canvas.fit(cell.x + 2 + used, y, available.min(columns(&command) as u16 + 1), &command, theme.dim);
     }
-    if shown < rows.len() {
-        let text = short!("{} more", rows.len() - shown);
+    if shown < holders.len() {
+        let text = short!("{} more", holders.len() - shown);
         canvas.fit(cell.x + 1, cell.bottom().saturating_sub(1), cell.width.saturating_sub(2), &text, theme.dim);
     }
 }
@@ -287,7 +287,7 @@ pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> 
         }
         _ => ShortString::new(),
     };
-    (short!("{glyph} {}{}", gpu.state.word(), since.as_str()), theme.state_style(gpu.state))
+    (short!("{glyph} {}{}", gpu.state.word(), since.as_str()), theme.state_style(gpu.state, gpu.severity))
 }
 
 /// The reasons that limit the clocks. Only hardware and thermal reasons are coloured: idle and power cap are ordinary.
@@ -327,7 +327,7 @@ pub(super) fn reading_lines(canvas: &Canvas<'_>, host: &Host, gpu: &GpuSummary, 
     let Some(info) = host.gpu_info(position) else { return Vec::new() };
     let health = host.gpu_health(position).cloned().unwrap_or_default();
     let mut lines = vec![
-        temperature_and_power_line(canvas, info, gpu),
+        temperature_and_power_line(canvas, info, gpu, host.is_energy_counter_ignored(position)),
         clocks_line(canvas, info, gpu),
         links_line(canvas, info, gpu, &health),
         errors_line(canvas, &health),
@@ -344,7 +344,12 @@ fn add_labelled(line: &mut Segments, canvas: &Canvas<'_>, priority: u8, label: &
     line.add_tied(1, value, canvas.theme.plain);
 }
 
-fn temperature_and_power_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
+fn temperature_and_power_line(
+    canvas: &Canvas<'_>,
+    info: &GpuInfo,
+    gpu: &GpuSummary,
+    is_energy_counter_ignored: bool,
+) -> Segments {
     let mut line = Segments::default();
     let reading = &gpu.reading;
     add_labelled(&mut line, canvas, 9, "temperature", gpu_line::temperature(canvas.theme, gpu));
@@ -355,13 +360,16 @@ fn temperature_and_power_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSumm
         add_labelled(&mut line, canvas, 6, "memory", short!("{memory}{}", canvas.theme.glyphs.degree));
     }
     add_labelled(&mut line, canvas, 9, "power", gpu_line::power(gpu, true));
-    if let Some(mean) = reading.power_mean_watts {
-        add_labelled(&mut line, canvas, 6, "mean", short!("{mean:.0}W"));
+    if let (Some(_), Some(sensor)) = (reading.power_mean_watts, reading.power_watts) {
+        add_labelled(&mut line, canvas, 6, "sensor", short!("{sensor:.0}W"));
+    }
+    if is_energy_counter_ignored {
+        line.add(8, 3, short!("energy counter ignored: contradicts the sensor"), canvas.theme.warn);
     }
     if let Some(most) = info.power_limit_max_watts {
         add_labelled(&mut line, canvas, 4, "maximum limit", short!("{most:.0}W"));
     }
-    if let Some(joules) = reading.energy_joules {
+    if let Some(joules) = reading.energy_joules.filter(|_| !is_energy_counter_ignored) {
         add_labelled(&mut line, canvas, 5, "energy since driver start", short!("{:.1} kWh", joules / 3.6e6));
     }
     line
@@ -513,7 +521,7 @@ fn settings_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: 
         add_labelled(&mut line, canvas, 3, "BAR1", short!("{}/{}", memory(used).as_str(), memory(total).as_str()));
     }
     if let Some(bytes) = gpu.reading.memory_reserved_bytes {
-        add_labelled(&mut line, canvas, 4, "reserved", memory(bytes));
+        add_labelled(&mut line, canvas, 4, "reserved by driver", memory(bytes));
     }
     if health.power_smoothing == Some(true) {
         line.add(9, 3, short!("power smoothing on"), canvas.theme.plain);

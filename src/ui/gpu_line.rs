@@ -118,7 +118,7 @@ pub(super) fn user(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &Gp
 /// Draws the utilisation bar, or the state if it is not ordinary work.
 pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &GpuSummary, now: Moment) {
     let theme = canvas.theme;
-    let style = theme.state_style(gpu.state);
+    let style = theme.state_style(gpu.state, gpu.severity);
     if gpu.reading.error.is_some() || gpu.state == GpuState::Fault {
         draw_longest_fitting(canvas, x, y, width, &[short!("! fault"), short!("!")], theme.crit);
         return;

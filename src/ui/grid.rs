@@ -13,6 +13,7 @@ use super::gpu_line::{GpuColumns, ValueWidths};
 use super::{areas, gpu_line, host_state};
 use crate::app::layout::{GridLayout, PaneFrame, ScreenLayout};
 use crate::app::{App, Focus, HostSummary};
+use crate::diagnosis::Severity;
 use crate::fleet::{GpuState, Host, Link, Moment, Totals};
 use crate::wire::ReadingSource;
 use ratatui::layout::Rect;
@@ -98,14 +99,14 @@ fn draw_more_hosts(
     }
 }
 
-/// Adds the number of GPUs per state: `37 busy  4 idle  2 hung?  5 free`.
-pub(super) fn add_counts(line: &mut Segments, canvas: &Canvas<'_>, totals: &Totals, gap: u16) {
+/// Adds the number of GPUs per state: `37 busy  4 idle  2 hung?  5 free`. `hung` is the severity of the worst hang.
+pub(super) fn add_counts(line: &mut Segments, canvas: &Canvas<'_>, totals: &Totals, hung: Option<Severity>, gap: u16) {
     let theme = canvas.theme;
     for (priority, state, word, style) in [
         (8, GpuState::InUse, "busy", theme.plain),
         (7, GpuState::Idle, "idle", theme.plain),
         (5, GpuState::Waiting, "waiting", theme.plain),
-        (14, GpuState::Hung, "hung?", theme.crit),
+        (14, GpuState::Hung, "hung?", theme.state_style(GpuState::Hung, hung)),
         (14, GpuState::Fault, "faulty", theme.crit),
         (6, GpuState::Free, "free", theme.plain),
         (1, GpuState::Unused, "unused", theme.dim),
@@ -282,7 +283,7 @@ fn draw_host_line(
                 GpuState::InUse => {
                     (theme.level_glyph(f32::from(gpu.reading.utilization_percent.unwrap_or(0))), theme.busy)
                 }
-                state => (theme.state_glyph(state), theme.state_style(state)),
+                state => (theme.state_glyph(state), theme.state_style(state, gpu.severity)),
             };
             x += canvas.text(x, line.y, 1, glyph, style);
         }
@@ -314,7 +315,7 @@ fn draw_host_line(
 /// Adds the totals of a host: `6 busy 2 free  330/640G`. A mean utilisation would make a hung host look best.
 fn add_totals(line: &mut Segments, canvas: &Canvas<'_>, summary: &HostSummary) {
     let totals = &summary.totals;
-    add_counts(line, canvas, totals, 1);
+    add_counts(line, canvas, totals, summary.severity_in_state(GpuState::Hung), 1);
     if let (Some(used), Some(total)) = (totals.memory_used_bytes, totals.memory_total_bytes) {
         line.add(7, 2, short!("{}/{}G", gib(used), gib(total)), canvas.theme.plain);
     } else if let Some(gpu) = summary.gpus.iter().find(|gpu| gpu.is_unified) {

@@ -22,8 +22,8 @@ use super::areas::TableColumn;
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{
-    ShortString, gib, interval, memory, or_dash, percent, rate, rounded, short, shorten_host_name, span, used_of_total,
-    wrap,
+    ShortString, gib, interval, memory, or_dash, percent, plural, rate, rounded, short, shorten_host_name, span,
+    used_of_total, wrap,
 };
 use super::{areas, gpu, gpu_line, host_state, list};
 use crate::app::layout::{Cards, HostLayout};
@@ -545,7 +545,7 @@ pub(super) fn draw_table(
     let title = if shown < count {
         short!(" {pointer}GPUs {}-{} of {count} ", top + 1, (top + shown).min(count))
     } else {
-        short!(" {pointer}GPUs {count} ")
+        short!(" {pointer}{count} GPU{} ", plural(count))
     };
     canvas.text(area.x + 1, area.y, area.width.saturating_sub(2), &title, if focused { style } else { theme.plain });
 

@@ -6,7 +6,7 @@
 //! │                                      ││                                      │
 //! │✓ name                                ││last seen 13:58:19  6 busy 2 free     │
 //! │✓ tcp                                 ││                                      │
-//! │⠹ key exchange                        ││5th try in 27 s       r: retry now     │
+//! │⠹ key exchange                        ││retry 5 in 27s        r: retry now     │
 //! ╰──────────────────────────────────────╯╰──────────────────────────────────────╯
 //! ```
 
@@ -81,16 +81,16 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, 
             match retry_at {
                 Some(at) => {
                     let seconds = now.until(*at).as_secs_f64().ceil();
-                    let next = short!("{} try in {seconds:.0} s", ordinal(attempt.saturating_add(1)).as_str());
+                    let next = short!("retry {} in {seconds:.0}s", attempt.saturating_add(1));
                     writer.pin_to_bottom(&next, "r: retry now");
                 }
-                None => writer.pin_to_bottom("no automatic retry", "r: retry now"),
+                None => writer.pin_to_bottom("waiting for you", "r: retry now"),
             }
             draw_link_error(&mut writer, "x", error);
             draw_last_seen(&mut writer, app, host, summary);
         }
         Link::NeedsUser { error, .. } => {
-            writer.pin_to_bottom("no automatic retry", "r: retry now");
+            writer.pin_to_bottom("waiting for you", "r: retry now");
             draw_link_error(&mut writer, if error.kind == LinkErrorKind::HostKeyUnknown { "k" } else { "p" }, error);
             draw_last_seen(&mut writer, app, host, summary);
         }
@@ -274,29 +274,7 @@ fn host_readings(writer: &mut LineWriter<'_, '_>, host: &Host) {
     writer.line(&short!("the host answers: cpu {cpu:.0}%"), style);
 }
 
-fn ordinal(number: u32) -> ShortString {
-    let ending = match (number % 10, number % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    };
-    short!("{number}{ending}")
-}
-
 /// The time since a moment, for a title: `4m12s` below an hour.
 pub(super) fn since_text(since: Moment, now: Moment) -> ShortString {
     short!("{}", duration(now.since(since), DurationStyle::Ticking))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempts_have_ordinal_endings() {
-        let words: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(|number| ordinal(number).to_string()).into();
-        assert_eq!(words, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);
-    }
 }

@@ -6,7 +6,7 @@
 //! │▸hgx-04 4,5     12001 dmitri    140G  100 9h40m hung? 18m      python sft.py --fsdp                │
 //! │ hgx-02 0-7      5061 erika     495G   96   55m              + x8 torchrun --nproc_per_node 8      │
 //! │ hgx-06 7       24741 fumi       71G   99   12m                python gan.py --res 1024            │
-//! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: focus this list ──╯
+//! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: focus list ──╯
 //! ```
 
 use super::canvas::{Canvas, Segments};
@@ -17,7 +17,7 @@ use super::format::{
 use crate::app::App;
 use crate::app::layout::LIST_FRAME_ROWS;
 use crate::fleet::{
-    FoldState, GpuState, Group, GroupKey, GroupSummary, ListRow, Moment, ProcessTrouble, Row, SortKey, gpu_list,
+    FoldState, GpuState, Group, GroupKey, GroupSummary, Link, ListRow, Moment, ProcessTrouble, Row, SortKey, gpu_list,
     program_and_arguments,
 };
 use crate::wire::ProcessState;
@@ -38,7 +38,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     let top = cursor.top(rows.len(), capacity);
     let shown = &rows[top..(top + capacity).min(rows.len())];
     draw_title(canvas, area, app, top, shown.len());
-    draw_bottom(canvas, area, &rows[top + shown.len()..], top, focused);
+    draw_bottom(canvas, area, app, &rows[top + shown.len()..], top, focused);
 
     // The pointer has its own column, and so have tags if there are any.
     let tags = u16::from(!cursor.tagged().is_empty());
@@ -49,7 +49,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     let column_widths = list_columns(inner.width, host);
     draw_headers(canvas, inner, &column_widths, app);
     if rows.is_empty() {
-        canvas.fit(inner.x, inner.y + 1, inner.width, empty_list_text(app), canvas.theme.dim);
+        canvas.fit(inner.x, inner.y + 1, inner.width, &empty_list_text(app), canvas.theme.dim);
     }
     for (index, row) in shown.iter().enumerate() {
         let selected = focused && top + index == cursor.index();
@@ -65,12 +65,24 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     }
 }
 
-/// The reason why the list is empty.
-fn empty_list_text(app: &App) -> &'static str {
-    match (app.row_counts().1, app.totals().hosts_covered) {
-        (1.., _) => "no match; Esc shows all",
-        (_, 1..) => "no process uses a GPU",
-        _ => "no data yet",
+/// The reason why the list is empty. Without data of a host it is not known whether a process uses its GPUs.
+fn empty_list_text(app: &App) -> ShortString {
+    if app.row_counts().1 > 0 {
+        return short!("no match; Esc shows all");
+    }
+    if let Some(host) = app.host_in_view() {
+        return match app.host_summary(host) {
+            Some(summary) if summary.totals.hosts_covered > 0 => short!("no process uses a GPU"),
+            _ if matches!(host.link, Link::Connecting { .. }) => short!("not known yet: connecting"),
+            _ => short!("not known: this host gives no GPU data"),
+        };
+    }
+    let (covered, hosts) = (app.totals().hosts_covered as usize, app.fleet().hosts().len());
+    match covered {
+        0 => short!("no data yet"),
+        _ if covered == hosts => short!("no process uses a GPU"),
+        1 => short!("no process uses a GPU on the only host with data"),
+        _ => short!("no process uses a GPU on the {covered} hosts with data"),
     }
 }
 
@@ -140,21 +152,22 @@ pub(super) fn add_list_filter(line: &mut Segments, canvas: &Canvas<'_>, app: &Ap
     }
 }
 
-fn draw_bottom(canvas: &mut Canvas<'_>, area: Rect, below: &[ListRow], above: usize, focused: bool) {
+fn draw_bottom(canvas: &mut Canvas<'_>, area: Rect, app: &App, below: &[ListRow], above: usize, focused: bool) {
     let theme = canvas.theme;
     let mut left = Segments::default();
     if !below.is_empty() {
         left.add(9, 0, short!("{} {} more", theme.glyphs.down, below.len()), theme.plain);
-        let hung = below.iter().filter(|row| matches!(row.state, Some((GpuState::Hung, _)))).count();
-        if hung > 0 {
-            left.add(8, 0, short!(", {hung} hung?"), theme.crit);
+        let hung: Vec<&ListRow> = below.iter().filter(|row| matches!(row.state, Some((GpuState::Hung, _)))).collect();
+        if !hung.is_empty() {
+            let severity = hung.iter().filter_map(|row| app.findings().hang_severity_of_row(row)).max();
+            left.add(8, 0, short!(", {} hung?", hung.len()), theme.state_style(GpuState::Hung, severity));
         }
     } else if above > 0 {
         left.add(9, 0, short!("{} {above} above", theme.glyphs.up), theme.plain);
     }
     let mut right = Segments::default();
     if !focused {
-        right.add(1, 0, short!("Tab: focus this list"), theme.dim);
+        right.add(1, 0, short!("Tab: focus list"), theme.dim);
     }
     right.fit(area.width.saturating_sub(left.width() + 9));
     canvas.edge(area, area.bottom() - 1, &left, &right);
@@ -297,7 +310,8 @@ pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment,
         None => ShortString::new(),
     };
     if let Some((state @ (GpuState::Hung | GpuState::Fault), at)) = row.state {
-        return (short!("{}{}", state.word(), since(at).as_str()), theme.crit);
+        let severity = if state == GpuState::Hung { app.findings().hang_severity_of_row(row) } else { None };
+        return (short!("{}{}", state.word(), since(at).as_str()), theme.state_style(state, severity));
     }
     if let Some(trouble) = row.trouble {
         let text = short!("{}{}", trouble.word(), since(row.trouble_since).as_str());

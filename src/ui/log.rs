@@ -3,7 +3,7 @@
 //! ```text
 //! ╭─ History  12 ──────────────────────────────────────────────────────────────────────────────╮
 //! │14:02:31 crit hgx-04 stuck-spin    worse      GPUs 4,5 read 100 % busy for 18 min but draw   │
-//! │13:57:31 warn hgx-04 stuck-spin    fires      GPUs 4,5 read 100 % busy for 13 min but draw   │
+//! │13:57:31 warn hgx-04 stuck-spin    started    GPUs 4,5 read 100 % busy for 13 min but draw   │
 //! │13:44:02 on_finding `notify-lab` failed: exit status 7, no route to chat; docs/notificat... │
 //! ╰─ ▼ 9 more ─────────────────────────────────────────────────────────────────────────────────╯
 //! ```
@@ -127,12 +127,12 @@ pub(super) fn draw_history(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
 /// The transition of a finding in one or two words.
 fn change(transition: &Transition) -> &'static str {
     match (transition.from, transition.to) {
-        (FindingPhase::Firing, FindingPhase::Firing) if transition.is_reminder => "still fires",
+        (FindingPhase::Firing, FindingPhase::Firing) if transition.is_reminder => "continues",
         (FindingPhase::Firing, FindingPhase::Firing) => "worse",
-        (FindingPhase::Resolving, FindingPhase::Firing) => "fires again",
-        (_, FindingPhase::Firing) => "fires",
-        (_, FindingPhase::Resolving) => "seems over",
-        (_, FindingPhase::Clear) => "over",
+        (FindingPhase::Resolving, FindingPhase::Firing) => "restarted",
+        (_, FindingPhase::Firing) => "started",
+        (_, FindingPhase::Resolving) => "seems ended",
+        (_, FindingPhase::Clear) => "ended",
         (_, FindingPhase::Pending) => "watched",
     }
 }
@@ -159,7 +159,7 @@ mod tests {
             let entries = app.event_log().count();
             assert!(screen[1].contains(&format!("History  {entries} ")), "{}", screen[1]);
             assert!(screen[2].contains("on_finding `notify-lab` failed: exit status 7"), "{}", screen[2]);
-            assert!(screen[3..].iter().any(|line| line.contains("fires")), "{}", screen.join("\n"));
+            assert!(screen[3..].iter().any(|line| line.contains("started")), "{}", screen.join("\n"));
         }
         for size in [(40, 10), (1, 1), (300, 5)] {
             shown(&app, size);

@@ -32,6 +32,8 @@ pub use draw::{draw, draw_into};
 #[cfg(test)]
 mod bad_input_tests;
 #[cfg(test)]
+mod consistency_tests;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod invariant_tests;

@@ -2,7 +2,7 @@
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
-use super::format::{age, memory, or_dash, short, shorten_host_name, span};
+use super::format::{age, memory, or_dash, plural, short, shorten_host_name, span};
 use super::list;
 use crate::app::layout::processes_layout;
 use crate::app::{App, ChartSpan};
@@ -53,7 +53,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
         writer.labelled("where", LABEL, &environment_text(facts));
     }
     writer.labelled("host", LABEL, row.host_name.as_str());
-    writer.labelled("GPUs", LABEL, &gpus_text(row));
+    writer.labelled(&short!("GPU{}", plural(row.gpu_indexes.len())), LABEL, &gpus_text(row));
     writer.labelled("running", LABEL, &running_text(row));
     if let [process] = processes[..] {
         writer.labelled("threads", LABEL, &threads_text(process));
@@ -175,7 +175,8 @@ pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &R
     let (state, style) = list::state_text(canvas, row, app, now, u16::MAX);
     let mut writer = LineWriter::new(canvas, inner);
     writer.line(&row.command, Style::new());
-    writer.line(&format!("{}   GPUs {}", user_text(row, facts), gpus_text(row)), Style::new());
+    let plural = plural(row.gpu_indexes.len());
+    writer.line(&format!("{}   GPU{plural} {}", user_text(row, facts), gpus_text(row)), Style::new());
     writer.line(&running_text(row), Style::new());
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
         writer.labelled("started by", LABEL, &parents_text(facts));

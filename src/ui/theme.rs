@@ -222,10 +222,11 @@ impl Theme {
         }
     }
 
-    /// Returns the style of a GPU state.
-    pub(super) fn state_style(&self, state: GpuState) -> Style {
+    /// Returns the style of a GPU state: that of its findings, if the GPU hangs or is faulty.
+    pub(super) fn state_style(&self, state: GpuState, severity: Option<Severity>) -> Style {
         match state {
-            GpuState::Fault | GpuState::Hung => self.crit,
+            GpuState::Fault => self.severity_style(severity.unwrap_or(Severity::Crit)),
+            GpuState::Hung => self.severity_style(severity.unwrap_or(Severity::Warn)),
             GpuState::InUse => self.busy,
             GpuState::Unknown | GpuState::Waiting | GpuState::Idle | GpuState::Free | GpuState::Unused => self.dim,
         }

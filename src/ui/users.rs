@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  7 users hold 106 of 128 GPUs   13 free  3 unused  6 others
-//!   USER     GPUS▼ SHARED IN USE IDLE HUNG? HELD         GMEM IDLE MEM HELD·h USED·h LONGEST HOSTS
+//!   USER     GPUS▼ SHARED   BUSY IDLE HUNG? HELD         GMEM IDLE MEM HELD·h USED·h LONGEST HOSTS
 //! ▸ fumi        31      2     29    2     - ━━━━━━━━━━━  2011G     88G   12.4   11.6      3h hgx-03 hgx-15 +6
 //!   (free)      13
 //! ╭─ fumi: 31 GPUs on 8 hosts ──────────────────────────── Enter: list processes of fumi ─╮
@@ -14,6 +14,7 @@ use super::format::{ShortString, age, brief_span, columns, memory, or_dash, plur
 use super::{areas, list};
 use crate::app::users::{users_table_rows, visible_user_count};
 use crate::app::{App, UserSort};
+use crate::diagnosis::Severity;
 use crate::fleet::{GpuState, Moment, Row, UNKNOWN_USER, UserUsage, gpu_list};
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
@@ -43,7 +44,7 @@ const COLUMNS: [TableColumn<Column>; 14] = [
     (Column::Name, "USER", 10, 20),
     (Column::Gpus, "GPUS", 5, 20),
     (Column::Shared, "SHARED", 6, 6),
-    (Column::InUse, "IN USE", 6, 17),
+    (Column::InUse, "BUSY", 6, 17),
     (Column::Waiting, "WAITING", 7, 4),
     (Column::Idle, "IDLE", 5, 18),
     (Column::Hung, "HUNG?", 5, 19),
@@ -211,6 +212,7 @@ fn draw_user(
     }
     let count = |count: u32| if count == 0 { short!("-") } else { short!("{count}") };
     let sum = &user.sum;
+    let hung_severity = app.findings().hang_severity_of_user(&sum.who);
     let mut x = line.x + 2;
     for &(column, width) in column_widths {
         let mut draw_value = |text: &str, style: Style| canvas.right(x, line.y, width, text, style);
@@ -229,9 +231,12 @@ fn draw_user(
             Column::Idle => draw_value(&count(sum.in_state(GpuState::Idle)), style),
             Column::Hung => {
                 let hung = sum.in_state(GpuState::Hung);
-                draw_value(&count(hung), if hung > 0 { theme.crit } else { style });
+                draw_value(
+                    &count(hung),
+                    if hung > 0 { theme.state_style(GpuState::Hung, hung_severity) } else { style },
+                );
             }
-            Column::Bar => bar(canvas, Rect { x, width, ..line }, user, most),
+            Column::Bar => bar(canvas, Rect { x, width, ..line }, user, most, hung_severity),
             Column::Memory => draw_value(&or_dash(sum.memory_bytes.map(memory).as_deref()), style),
             Column::IdleMemory if sum.idle_memory_bytes == 0 => draw_value("-", style),
             Column::IdleMemory => draw_value(&memory(sum.idle_memory_bytes), style),
@@ -252,8 +257,8 @@ fn hours(hours: f64) -> ShortString {
     if hours < 99.95 { short!("{hours:.1}") } else { short!("{hours:.0}") }
 }
 
-/// Draws a bar relative to the largest user: in use, hung, then the rest.
-fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUsage, most: u32) {
+/// Draws a bar relative to the largest user: busy, hung, then the rest.
+fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUsage, most: u32, hung_severity: Option<Severity>) {
     let theme = canvas.theme;
     let length = |count: u32| (u32::from(line.width) * count).div_ceil(most.max(1)).min(u32::from(line.width)) as u16;
     let sum = &user.sum;
@@ -266,7 +271,7 @@ fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUsage, most: u32) {
         x += width;
     };
     draw(used, theme.glyphs.bar_full, theme.busy);
-    draw(hung, theme.glyphs.bar_full, theme.crit);
+    draw(hung, theme.glyphs.bar_full, theme.state_style(GpuState::Hung, hung_severity));
     draw(sum.gpus - used - hung, theme.glyphs.bar_hollow, theme.dim);
 }
 

@@ -198,7 +198,7 @@ fn colours_and_glyphs_have_the_same_meaning() {
     };
     let mut hung = app_with_hung_jobs(6, size);
     let grid = [
-        ("? hung?", theme.crit),
+        ("? hung?", theme.warn),
         ("z idle", theme.dim),
         ("· free", theme.dim),
         ("86°", theme.warn),
@@ -208,7 +208,7 @@ fn colours_and_glyphs_have_the_same_meaning() {
     ];
     check(&mut hung, LATER, "", &grid);
     check(&mut hung, LATER, "5", &[("▸", theme.focus), ("crit,", theme.crit)]);
-    check(&mut hung, LATER, "1→→→\n", &[("? hung?", theme.crit), ("GPU 1 ", theme.plain)]);
+    check(&mut hung, LATER, "1→→→\n", &[("? hung?", theme.warn), ("GPU 1 ", theme.plain)]);
     let mut states = host_states(size);
     let grid = [("connecting", theme.dim), ("NEEDS YOU", theme.warn), ("NO GPU DATA", theme.warn)];
     check(&mut states, NOW, "", &grid);

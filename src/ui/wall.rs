@@ -15,6 +15,7 @@ use super::gpu_line::{GpuColumns, ValueWidths};
 use super::{gpu, gpu_line, host_state};
 use crate::app::wall::{LEGEND_ROWS, WallLayout, WallLine};
 use crate::app::{App, GpuSummary, HostSummary, Metric};
+use crate::diagnosis::Severity;
 use crate::fleet::{FreeHost, GpuState, Host, HostId, Link, Moment, gpu_list};
 use crate::ssh::prompt::PromptKind;
 use ratatui::layout::{Margin, Rect};
@@ -64,15 +65,18 @@ fn heading(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: usize) {
     canvas.repeat(area.x, area.y, area.width, theme.glyphs.light.horizontal, theme.dim);
     let members = hosts.iter().filter(|host| host.config.group.as_ref() == group);
     let mut right = Segments::default();
-    let (mut free, mut bad) = (0, 0);
+    let (mut free, mut bad, mut worst) = (0, 0, None);
     for summary in members.filter_map(|host| app.host_summary(host)).filter(|summary| summary.totals.hosts_covered > 0)
     {
         free += summary.totals.in_state(GpuState::Free);
-        bad += summary.totals.in_state(GpuState::Hung) + summary.totals.in_state(GpuState::Fault);
+        for state in [GpuState::Hung, GpuState::Fault].into_iter().filter(|state| summary.totals.in_state(*state) > 0) {
+            bad += summary.totals.in_state(state);
+            worst = worst.max(Some(state_severity(summary, state)));
+        }
     }
     right.add(9, 0, short!(" "), theme.plain);
     if bad > 0 {
-        right.add(8, 0, short!("{bad} bad "), theme.crit);
+        right.add(8, 0, short!("{bad} bad "), worst.map_or(theme.plain, |worst| theme.severity_style(worst)));
     }
     right.add(7, 0, short!("{free} free "), theme.plain);
     let name = group.map_or_else(|| short!(" no group "), |group| short!(" {group} "));
@@ -146,6 +150,12 @@ fn draw_host_line(
     note.draw(canvas, after, area.y, area.right().saturating_sub(after));
 }
 
+/// Returns the severity of the faulty or hung GPUs of a host.
+fn state_severity(summary: &HostSummary, state: GpuState) -> Severity {
+    let default = if state == GpuState::Fault { Severity::Crit } else { Severity::Warn };
+    summary.severity_in_state(state).unwrap_or(default)
+}
+
 /// Adds the state of a host: its connection if it is not healthy, else faulty, hung or free GPUs.
 fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary, now: Moment, line: &mut Segments) {
     let theme = canvas.theme;
@@ -153,9 +163,10 @@ fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary
         line.add(8, 1, word, style);
         return;
     }
+    let style = |state| theme.severity_style(state_severity(summary, state));
     for (state, word, style) in [
-        (GpuState::Fault, "faulty", theme.crit),
-        (GpuState::Hung, "hung?", theme.crit),
+        (GpuState::Fault, "faulty", style(GpuState::Fault)),
+        (GpuState::Hung, "hung?", style(GpuState::Hung)),
         (GpuState::Free, "free", theme.dim),
     ] {
         let count = summary.totals.in_state(state);
@@ -178,7 +189,7 @@ fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str,
     };
     match metric.share_of(gpu).filter(|_| is_ramp) {
         Some(share) => (theme.level_glyph(share), theme.ramp[((share / 20.0) as usize).min(4)]),
-        None => (theme.state_glyph(gpu.state), theme.state_style(gpu.state)),
+        None => (theme.state_glyph(gpu.state), theme.state_style(gpu.state, gpu.severity)),
     }
 }
 
@@ -221,7 +232,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, af
         (9, "z", "idle", theme.dim),
         (4, "w", "waiting", theme.dim),
         (3, "-", "unused", theme.dim),
-        (12, "?", "hung?", theme.crit),
+        (12, "?", "hung?", theme.state_style(GpuState::Hung, None)),
         (12, "!", "fault", theme.crit),
         (6, "~", "no data", theme.dim),
         (8, "x", "down", theme.warn),

@@ -163,6 +163,7 @@ fn version_and_help_are_printed() {
         ("help_free", &["free", "--help"]),
         ("help_record", &["record", "--help"]),
         ("help_init", &["help", "init"]),
+        ("help_explain", &["explain", "--help"]),
     ] {
         let result = home.run(arguments);
         assert_eq!((result.code, result.stderr.as_str()), (Some(0), ""));
@@ -251,6 +252,64 @@ fn mute_server_is_waited_for_no_longer_than_the_timeout() {
     let result = home.run(&["status", "--timeout", "0.5", &target]);
     assert_eq!(result.code, Some(3), "{result:?}");
     assert!(result.stdout.starts_with("127.0.0.1  no answer yet: key exchange, 0."), "{}", result.stdout);
+    // The JSON gives the same reason for the exit code.
+    let error_of = |arguments: &[&str], hosts: &str| {
+        let result = home.run(&[arguments, &[&target]].concat());
+        assert_eq!(result.code, Some(3), "{result:?}");
+        let report: Value = serde_json::from_str(&result.stdout).expect("JSON");
+        report[hosts][0]["error"].clone()
+    };
+    for (arguments, hosts) in [
+        (&["status", "--json", "--timeout", "0.5"][..], "hosts"),
+        (&["findings", "--json", "--for", "0.5"], "silent"),
+        (&["free", "--json", "--timeout", "0.5"], "unseen"),
+    ] {
+        let error = error_of(arguments, hosts);
+        assert_eq!(error["kind"], "timeout", "{error}");
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.starts_with("no answer yet: key exchange, 0."), "{message}");
+    }
+}
+
+/// Returns the blocks that a repeated command has printed so far, one line each.
+fn read_lines(reader: &mut impl std::io::BufRead, count: usize) -> Vec<String> {
+    let line = |_| {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("reads");
+        line
+    };
+    (0..count).map(line).collect()
+}
+
+#[test]
+fn status_repeats_until_ctrl_c() {
+    let home = Home::new();
+    let demo = ["status", "--demo", "--demo-hosts", "1", "--demo-gpus", "1", "--watch", "0.2"];
+    let spawn = |arguments: &[&str]| {
+        home.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts")
+    };
+    let mut child = spawn(&demo);
+    let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut headings = 0;
+    while headings < 3 {
+        let line = read_lines(&mut stdout, 1).remove(0);
+        assert!(!line.is_empty(), "it ended");
+        assert!(!line.contains('\x1b'), "no terminal: {line:?}");
+        headings += usize::from(line.starts_with("every 0.2s  20"));
+    }
+    assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().expect("runs").success());
+    let ended = child.wait().expect("ends");
+    assert_eq!(ended.code(), Some(0));
+    // With --json, each report is one line.
+    let mut child = spawn(&[&demo[..], &["--json"]].concat());
+    let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    for line in read_lines(&mut stdout, 3) {
+        let report: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(report["hosts"].as_array().map(Vec::len), Some(1));
+    }
+    // It ends when nobody reads any more, as with `| head`.
+    drop(stdout);
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
 }
 
 #[test]

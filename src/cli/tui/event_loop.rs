@@ -90,7 +90,7 @@ async fn show(
     // From here on the terminal's settings are changed. A signal waits for the event loop, which restores them.
     let reply = query_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), reply.is_light);
-    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
+    let mut app = App::new(Fleet::new(&hosts, simulated, now).with_clock_speed(clock.speed()), settings, engine, now);
     app.apply_settings_file(preferences);
     if let Some(view_state) = view_state {
         app.restore_view_state(&view_state);

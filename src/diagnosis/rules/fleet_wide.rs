@@ -10,7 +10,7 @@ use crate::diagnosis::host_diagnosis::HostDiagnosis;
 use crate::diagnosis::notification_state::NotificationState;
 use crate::diagnosis::rule_context::duration;
 use crate::diagnosis::{Confidence, RuleId, Severity, Transition};
-use crate::fleet::{Fleet, Host, HostId, Link, Moment};
+use crate::fleet::{Fleet, Host, HostId, Link, LinkErrorKind, Moment};
 use crate::wire::SafeText;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The host name in the fingerprints of findings about the fleet as a whole.
 pub(crate) const FLEET: &str = "fleet";
 
-/// A tick this much later than the previous one means that this computer was suspended.
+/// A tick this much later than the previous one, in real time, means that this computer was suspended.
 const SUSPEND_GAP: Duration = Duration::from_secs(30);
 /// Hosts lost within this many seconds of each other share a cause.
 const SAME_OUTAGE_SECONDS: f64 = 10.0;
@@ -38,7 +38,50 @@ struct Outage {
     members: BTreeSet<HostId>,
     /// The members that are still lost.
     lost: Vec<HostId>,
+    /// How the members failed, once that is known.
+    failure: Option<Failure>,
     name: SafeText,
+}
+
+/// The kinds of failure that hosts with a common cause share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Failure {
+    /// The host cannot be reached.
+    Unreachable,
+    /// The host or its bastion answers, but nothing listens.
+    Refused,
+    /// The connection works, but not the probe.
+    Probe,
+    /// The login fails.
+    Login,
+}
+
+impl Failure {
+    /// Returns `None` if the cause is not known yet: a connection that falls silent or closes has none, but the next
+    /// attempt finds it.
+    fn of(kind: LinkErrorKind) -> Option<Self> {
+        Some(match kind {
+            LinkErrorKind::Silent | LinkErrorKind::Closed => return None,
+            LinkErrorKind::Dns | LinkErrorKind::Timeout | LinkErrorKind::Network | LinkErrorKind::KeyExchange => {
+                Self::Unreachable
+            }
+            LinkErrorKind::Refused => Self::Refused,
+            LinkErrorKind::Shell
+            | LinkErrorKind::NoDirectory
+            | LinkErrorKind::NoProbe
+            | LinkErrorKind::ProbeEnded
+            | LinkErrorKind::Protocol
+            | LinkErrorKind::Unsupported => Self::Probe,
+            LinkErrorKind::Config
+            | LinkErrorKind::HostKeyUnknown
+            | LinkErrorKind::HostKeyChanged
+            | LinkErrorKind::HostKeyRevoked
+            | LinkErrorKind::KnownHosts
+            | LinkErrorKind::Authentication
+            | LinkErrorKind::IdentityFile
+            | LinkErrorKind::Refusal => Self::Login,
+        })
+    }
 }
 
 /// The state of the rules about the fleet as a whole.
@@ -81,6 +124,14 @@ impl FleetWide {
             let Some(diagnosis) = hosts.get_mut(host.id.0 as usize) else { continue };
             let lost_at = lost_since(host, diagnosis.link_lost_at, others_talk, now);
             diagnosis.link_lost_at = lost_at.map(|since| self.resumed_at.map_or(since, |resumed| since.max(resumed)));
+            // Later attempts may fail differently, for example while the host boots.
+            diagnosis.link_failure = match (diagnosis.link_lost_at, host.link.error()) {
+                (None, _) => None,
+                (Some(_), Some(error)) => {
+                    diagnosis.link_failure.filter(|kind| Failure::of(*kind).is_some()).or(Some(error.kind))
+                }
+                (Some(_), None) => diagnosis.link_failure,
+            };
             diagnosis.conditions.freeze(diagnosis.link_lost_at.is_some());
         }
         self.update_outages(hosts, fleet);
@@ -127,7 +178,10 @@ impl FleetWide {
                 let diagnosis = hosts.get(host.id.0 as usize)?;
                 // Known is only when a host was last heard. With a long interval it was lost later than that.
                 let slack = SAME_OUTAGE_SECONDS.max(2.5 * diagnosis.interval());
-                Some(LostHost { id: host.id, since: diagnosis.link_lost_at?, slack })
+                let since = diagnosis.link_lost_at?;
+                // A host that never sent data was not lost: its name, key or account may be wrong.
+                host.received_at?;
+                Some(LostHost { id: host.id, since, slack, failure: diagnosis.link_failure.and_then(Failure::of) })
             })
             .collect();
         update_outages(&mut self.outages, lost, fleet.hosts().len());
@@ -145,6 +199,15 @@ struct LostHost {
     since: f64,
     /// Other hosts that were lost within this many seconds may share a cause.
     slack: f64,
+    /// How it failed, if that is known.
+    failure: Option<Failure>,
+}
+
+impl LostHost {
+    /// Whether the host may have the cause of hosts that failed like this.
+    fn is_like(&self, failure: Option<Failure>) -> bool {
+        self.failure.is_none() || failure.is_none() || self.failure == failure
+    }
 }
 
 /// Adds lost hosts to the outages, which are in the order of their time, drops outages that are over, and adds new ones
@@ -153,15 +216,20 @@ struct LostHost {
 fn update_outages(outages: &mut Vec<Outage>, lost: Vec<LostHost>, hosts: usize) {
     for host in &lost {
         let first = outages.partition_point(|outage| host.since - outage.since > host.slack);
-        for outage in outages[first..].iter_mut().take_while(|outage| outage.since - host.since <= host.slack) {
+        let near = outages[first..].iter_mut().take_while(|outage| outage.since - host.since <= host.slack);
+        for outage in near.filter(|outage| host.is_like(outage.failure)) {
             outage.members.insert(host.id);
         }
     }
-    let lost_ids: HashSet<HostId> = lost.iter().map(|host| host.id).collect();
+    let lost_by_id: HashMap<HostId, &LostHost> = lost.iter().map(|host| (host.id, host)).collect();
     for outage in &mut *outages {
-        outage.lost = outage.members.iter().copied().filter(|host| lost_ids.contains(host)).collect();
+        let members = || outage.members.iter().filter_map(|id| lost_by_id.get(id).copied());
+        outage.failure = outage.failure.or_else(|| most_frequent_failure(members()));
+        outage.members.retain(|id| lost_by_id.get(id).is_none_or(|host| host.is_like(outage.failure)));
+        outage.lost = outage.members.iter().copied().filter(|id| lost_by_id.contains_key(id)).collect();
     }
-    outages.retain(|outage| !outage.lost.is_empty());
+    let is_outage = |members: usize| members >= MIN_OUTAGE_HOSTS || members >= 2 && members == hosts;
+    outages.retain(|outage| !outage.lost.is_empty() && is_outage(outage.members.len()));
     let grouped = members_of(outages);
     let mut ungrouped: Vec<LostHost> = lost.into_iter().filter(|host| !grouped.contains(&host.id)).collect();
     ungrouped.sort_by(|a, b| a.since.total_cmp(&b.since));
@@ -169,11 +237,12 @@ fn update_outages(outages: &mut Vec<Outage>, lost: Vec<LostHost>, hosts: usize) 
     while let [first, ..] = rest {
         let count = rest.iter().take_while(|other| other.since - first.since <= first.slack).count();
         let (together, later) = rest.split_at(count);
-        let is_all = count >= 2 && count == hosts;
-        if count >= MIN_OUTAGE_HOSTS || is_all {
-            let members: BTreeSet<HostId> = together.iter().map(|host| host.id).collect();
+        let failure = most_frequent_failure(together.iter());
+        let members: BTreeSet<HostId> =
+            together.iter().filter(|host| host.is_like(failure)).map(|host| host.id).collect();
+        if is_outage(members.len()) {
             let lost = members.iter().copied().collect();
-            outages.push(Outage { since: first.since, lost, members, name: SafeText::default() });
+            outages.push(Outage { since: first.since, lost, members, failure, name: SafeText::default() });
             rest = later;
         } else {
             rest = &rest[1..];
@@ -182,19 +251,29 @@ fn update_outages(outages: &mut Vec<Outage>, lost: Vec<LostHost>, hosts: usize) 
     outages.sort_by(|a, b| a.since.total_cmp(&b.since));
 }
 
+/// How most of the hosts failed of which that is known.
+fn most_frequent_failure<'a>(hosts: impl Iterator<Item = &'a LostHost>) -> Option<Failure> {
+    let mut counts: BTreeMap<Failure, usize> = BTreeMap::new();
+    for failure in hosts.filter_map(|host| host.failure) {
+        *counts.entry(failure).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(failure, count)| (*count, std::cmp::Reverse(*failure))).map(|(failure, _)| failure)
+}
+
 fn members_of(outages: &[Outage]) -> HashSet<HostId> {
     outages.iter().flat_map(|outage| outage.members.iter().copied()).collect()
 }
 
 /// Whether this computer was suspended since the tick `before`. `heard` is when any host was last heard.
 fn is_after_suspend(fleet: &Fleet, before: Option<Moment>, heard: Option<Moment>, now: Moment) -> bool {
+    let gap = SUSPEND_GAP.mul_f64(fleet.clock_speed());
     let is_tick_late = before.is_some_and(|before| {
-        now.since(before) > SUSPEND_GAP || now.unix.saturating_sub(before.unix) > SUSPEND_GAP + now.since(before)
+        now.since(before) > gap || now.unix.saturating_sub(before.unix) > gap + now.since(before)
     });
     // In a recording, ticks have no gap: live connections without any data show the suspend.
     let is_silent = |host: &Host| matches!(host.link, Link::Live) && !host.is_fresh(now);
-    let is_fleet_silent =
-        heard.is_some_and(|at| now.since(at).as_secs_f64() > SUSPEND_SILENCE) && fleet.hosts().iter().any(is_silent);
+    let is_fleet_silent = heard.is_some_and(|at| now.since(at).as_secs_f64() > SUSPEND_SILENCE * fleet.clock_speed())
+        && fleet.hosts().iter().any(is_silent);
     is_tick_late || is_fleet_silent
 }
 
@@ -419,10 +498,67 @@ mod tests {
     }
 
     #[test]
+    fn hosts_that_never_sent_data_share_no_cause() {
+        let mut tester = RuleTester::of((0..4).map(|_| gpus(0..1)).collect(), Thresholds::default());
+        for (id, kind) in
+            [(0, LinkErrorKind::Refused), (1, LinkErrorKind::Timeout), (2, LinkErrorKind::Dns), (3, LinkErrorKind::Dns)]
+        {
+            tester.update(id, HostUpdate::Down { error: LinkError::new(kind, "no"), retry_at: None, attempt: 1 });
+        }
+        tester.wait(90.0);
+        let all: Vec<(&str, usize)> =
+            tester.findings().iter().map(|finding| (finding.rule.word(), finding.hosts.len())).collect();
+        assert_eq!(all, [("host-unreachable", 1); 4]);
+    }
+
+    #[test]
+    fn hosts_that_fail_differently_share_no_cause() {
+        let mut tester = fleet(8);
+        send_samples(&mut tester, 60.0, 0..0);
+        let kinds = [LinkErrorKind::Refused, LinkErrorKind::Timeout, LinkErrorKind::ProbeEnded];
+        for (id, kind) in kinds.into_iter().enumerate() {
+            tester.update(id, HostUpdate::Down { error: LinkError::new(kind, "no"), retry_at: None, attempt: 1 });
+        }
+        send_samples(&mut tester, 90.0, 0..3);
+        assert_eq!(tester.firing(), [("host-unreachable", "warn"); 3]);
+        // Three hosts of one bastion fail alike at another time.
+        for id in 4..7 {
+            tester.update(id, HostUpdate::Silent);
+        }
+        send_samples(&mut tester, 10.0, 0..7);
+        for id in 4..7 {
+            drop_link(&mut tester, id);
+        }
+        send_samples(&mut tester, 60.0, 0..7);
+        let hosts: Vec<usize> = tester.findings().iter().map(|finding| finding.hosts.len()).collect();
+        assert_eq!(hosts.iter().filter(|count| **count == 3).count(), 1, "{hosts:?}");
+    }
+
+    #[test]
+    fn ticks_of_a_fast_simulation_are_no_suspend() {
+        let mut tester = fleet(2);
+        tester.fleet = tester.fleet.clone().with_clock_speed(60.0);
+        send_samples(&mut tester, 60.0, 0..0);
+        drop_link(&mut tester, 1);
+        // One tick per real second, which is a minute of simulated time.
+        for _ in 0..8 {
+            tester.t += 59.0;
+            tester.send(0, &TestSample::default(), |_| {});
+            tester.wait(1.0);
+        }
+        assert_eq!(tester.firing(), [("host-unreachable", "crit")]);
+    }
+
+    #[test]
     fn many_outages_are_kept_apart() {
         // Four hosts each are lost together, a minute after the four before.
         let lost: Vec<LostHost> = (0..100_000)
-            .map(|id| LostHost { id: HostId(id), since: f64::from(id / 4) * 60.0, slack: SAME_OUTAGE_SECONDS })
+            .map(|id| LostHost {
+                id: HostId(id),
+                since: f64::from(id / 4) * 60.0,
+                slack: SAME_OUTAGE_SECONDS,
+                failure: None,
+            })
             .collect();
         let mut outages = Vec::new();
         for _ in 0..2 {
@@ -430,7 +566,7 @@ mod tests {
             assert_eq!(outages.len(), 25_000);
             assert!(outages.iter().all(|outage| outage.members.len() == 4 && outage.lost.len() == 4));
         }
-        let late = LostHost { id: HostId(100_000), since: 65.0, slack: SAME_OUTAGE_SECONDS };
+        let late = LostHost { id: HostId(100_000), since: 65.0, slack: SAME_OUTAGE_SECONDS, failure: None };
         let lost = [&lost[..6], &[late]].concat();
         update_outages(&mut outages, lost, 200_000);
         let counts: Vec<_> = outages.iter().map(|outage| (outage.members.len(), outage.lost.len())).collect();

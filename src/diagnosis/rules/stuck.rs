@@ -268,8 +268,14 @@ fn suspect(
     let is_alone = job.gpus.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
     let is_explained = is_waiting || job.is_model_server || job.is_debugged;
     let severity = if is_alone || is_explained { Severity::Info } else { Severity::Warn };
-    let after = context.limits.stuck_spin_suspect.warn_after.max(1.5 * f64::from(job.longest_wait));
-    let escalation = Escalation::one(severity, after + patience);
+    let limits = &context.limits.stuck_spin_suspect;
+    let after = limits.warn_after.max(1.5 * f64::from(job.longest_wait)) + patience;
+    // The longer several GPUs are flat together, the less likely is another explanation.
+    let escalation = if severity == Severity::Warn && is_likely {
+        Escalation::two((severity, after), (Severity::Crit, limits.crit_after.max(2.0 * after)))
+    } else {
+        Escalation::one(severity, after)
+    };
     let evaluation =
         Evaluation::new(escalation, confidence, context.limits.stuck_spin.clear_after).since(earliest(unseen));
     conditions.met(RuleId::StuckSpinSuspect, target, evaluation, |lasted, _| {

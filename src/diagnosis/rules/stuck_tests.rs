@@ -1,5 +1,5 @@
 use crate::diagnosis::testing::{RuleTester, TestSample};
-use crate::diagnosis::{Confidence, FindingPhase};
+use crate::diagnosis::{Confidence, FindingPhase, Severity};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostId};
 use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, RecentPast};
@@ -84,6 +84,10 @@ fn a_hang_without_observed_healthy_work_is_a_suspect() {
     tester.run(1800.0, |tester, _| hung(tester, 2, 104.0, 1.0));
     assert_eq!(tester.fired(), [("stuck-spin-suspect", "warn")]);
     assert_eq!(tester.finding("stuck-spin-suspect").confidence, Confidence::Likely, "two GPUs are flat together");
+    assert_eq!(tester.engine.severity_of_state(HostId(0), 0), Some(Severity::Warn));
+    tester.run(1900.0, |tester, _| hung(tester, 2, 104.0, 1.0));
+    assert_eq!(tester.firing(), [("stuck-spin-suspect", "crit")], "a hang of an hour");
+    assert_eq!(tester.engine.severity_of_state(HostId(0), 0), Some(Severity::Crit));
 }
 
 #[test]

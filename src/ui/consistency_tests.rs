@@ -1,0 +1,159 @@
+//! The views claim nothing that is not known, and show one severity for one thing.
+
+use super::testing::{cells_at, lines, text};
+use super::theme::Theme;
+use crate::app::testing::{
+    LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, snapshot, update,
+};
+use crate::app::{App, Event, View};
+use crate::diagnosis::Severity;
+use crate::fleet::{GpuState, HostId, HostUpdate, LinkError, LinkErrorKind};
+use crate::wire::{GpuColumns, GpuReading};
+use ratatui::style::Style;
+
+const SIZE: (u16, u16) = (120, 40);
+
+fn lose(app: &mut App, host: usize, seconds: u64) {
+    let error = LinkError::new(LinkErrorKind::Network, "no route to host (tcp 22)");
+    update(app, host, HostUpdate::Down { error, retry_at: None, attempt: 1 }, seconds);
+}
+
+#[test]
+fn an_empty_list_does_not_claim_that_nobody_uses_an_unknown_gpu() {
+    let on_host = |app: &mut App, index: usize| {
+        press(app, "1g");
+        press(app, &"→".repeat(index));
+        press(app, "\n");
+        assert!(matches!(app.screen().view(), View::Host(_)));
+        text(app, SIZE)
+    };
+    let mut app = host_states(SIZE);
+    // hgx-07 connects, hgx-12 has no driver.
+    for (index, words) in [(1, "not known yet: connecting"), (6, "not known: this host gives no GPU data")] {
+        let screen = on_host(&mut app, index);
+        assert!(!screen.contains("no process uses a GPU"), "{screen}");
+        assert!(screen.contains(words), "{screen}");
+    }
+    let mut app = connecting(&["a".into(), "b".into()], SIZE);
+    lose(&mut app, 1, 10);
+    assert!(text(&app, SIZE).contains("no data yet"));
+    report(&mut app, 0, 0, NOW);
+    let screen = text(&app, SIZE);
+    assert!(screen.contains("no process uses a GPU on the only host with data"), "{screen}");
+    let screen = on_host(&mut app, 1);
+    assert!(screen.contains("not known: this host gives no GPU data"), "{screen}");
+    let screen = on_host(&mut app, 0);
+    assert!(screen.contains("no process uses a GPU"), "{screen}");
+}
+
+#[test]
+fn the_gpu_view_shows_what_each_process_holds_on_that_gpu() {
+    let size = (200, 60);
+    let mut app = app(6, 8, size);
+    // The job of eight GPUs on hgx-02 holds 61.5 GiB on each of them.
+    press(&mut app, "→\n\n");
+    assert!(matches!(app.screen().view(), View::Gpu(HostId(1), 0)));
+    let screen = text(&app, size);
+    let held = screen.lines().find(|line| line.contains("erika 6")).unwrap_or_else(|| panic!("{screen}"));
+    assert!(held.contains("erika 61.5G") || held.contains("erika 62G") || held.contains("erika 61G"), "{held}");
+    assert!(!screen.contains("492G"), "{screen}");
+    lose(&mut app, 0, NOW);
+    press(&mut app, "1g\n");
+    assert!(!text(&app, size).contains("nobody"), "{}", text(&app, size));
+}
+
+/// The styles of the cells in which these words begin.
+fn styles_of(app: &App, size: (u16, u16), words: &str) -> Vec<Style> {
+    let cells = cells_at(app, size, LATER);
+    let mut styles = Vec::new();
+    for (y, line) in lines(&cells).iter().enumerate() {
+        for (at, _) in line.match_indices(words) {
+            let x = super::format::columns(&line[..at]) as u16;
+            styles.push(cells[(x, y as u16)].style());
+        }
+    }
+    styles
+}
+
+#[test]
+fn a_hang_has_the_same_severity_in_every_view() {
+    let size = (200, 60);
+    let mut app = app_with_hung_jobs(6, size);
+    let theme = Theme::new(app.settings);
+    let severity =
+        app.findings().list().iter().find(|one| one.rule.word() == "stuck-spin-suspect").expect("a hang").severity;
+    assert_eq!(severity, Severity::Warn, "of half an hour");
+    let summary = app.host_summary(&app.fleet().hosts()[3]).expect("a summary").clone();
+    assert_eq!(summary.severity_in_state(GpuState::Hung), Some(severity));
+    let colour = theme.severity_style(severity).fg;
+    for keys in ["1", "2", "3", "4"] {
+        press(&mut app, keys);
+        let mut styles = styles_of(&app, size, "? hung?");
+        styles.extend(styles_of(&app, size, "hung? "));
+        styles.extend(styles_of(&app, size, "2 hung?"));
+        assert!(styles.len() >= 2, "{keys}: {}", lines(&cells_at(&app, size, LATER)).join("\n"));
+        // Headings of columns are dim.
+        let styles: Vec<_> = styles.iter().filter(|style| style.fg != theme.dim.fg).collect();
+        assert!(styles.iter().all(|style| style.fg == colour), "{keys}: {styles:?}, {colour:?}");
+    }
+}
+
+#[test]
+fn the_power_that_was_judged_is_shown() {
+    let readings = |mean: Option<f32>, sensor: f32| {
+        let reading = GpuReading {
+            utilization_percent: Some(100),
+            memory_utilization_percent: Some(40),
+            power_mean_watts: mean,
+            power_watts: Some(sensor),
+            ..GpuReading::default()
+        };
+        GpuColumns::from_rows(&vec![reading; 8])
+    };
+    let with_power = |mean, sensor| {
+        let mut app = app(1, 8, SIZE);
+        for seconds in NOW + 1..NOW + 10 {
+            let snapshot = crate::wire::Snapshot { gpus: readings(mean, sensor), ..snapshot(0, 8, seconds) };
+            update(&mut app, 0, HostUpdate::Snapshot(Box::new(snapshot)), seconds);
+        }
+        app
+    };
+    // The energy counter does not move.
+    let mut still = with_power(Some(0.0), 668.0);
+    assert!(!text(&still, SIZE).contains("low"), "{}", text(&still, SIZE));
+    press(&mut still, "\n\n");
+    let screen = text(&still, SIZE);
+    assert!(screen.contains("energy counter ignored: contradicts the sensor"), "{screen}");
+    let low = with_power(Some(104.0), 140.0);
+    let screen = text(&low, SIZE);
+    assert!(screen.contains("104") && !screen.contains("140"), "{screen}");
+}
+
+#[test]
+fn a_signal_dialog_shows_the_findings_about_the_job() {
+    let size = (120, 40);
+    let mut app = app_with_hung_jobs(5, size);
+    press(&mut app, "3/user:dmitri\n");
+    app.update(Event::Ticked, at(LATER));
+    press(&mut app, "gT");
+    let screen = lines(&cells_at(&app, size, LATER)).join("\n");
+    assert!(screen.contains("findings   GPUs 4,5 read 100 % busy"), "{screen}");
+    // Nothing is sent to a process of another user, and so nothing is verified.
+    assert!(screen.contains("not your process") && !screen.contains("verifies"), "{screen}");
+    press(&mut app, "\u{1b}/\u{1b}");
+    press(&mut app, "/user:erika\nT");
+    let screen = lines(&cells_at(&app, size, LATER)).join("\n");
+    assert!(screen.contains("findings   none about it") && screen.contains("verifies"), "{screen}");
+}
+
+#[test]
+fn a_host_that_is_down_counts_from_its_last_data_and_numbers_its_retries() {
+    let mut app = app(2, 8, SIZE);
+    for (attempt, seconds) in [(1, NOW + 10), (6, NOW + 84)] {
+        update(&mut app, 1, HostUpdate::Connecting { attempt, phase: crate::fleet::ConnectPhase::Tcp }, seconds - 1);
+        let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
+        update(&mut app, 1, HostUpdate::Down { error, retry_at: Some(at(NOW + 96)), attempt }, seconds);
+    }
+    let screen = lines(&cells_at(&app, SIZE, NOW + 84)).join("\n");
+    assert!(screen.contains("DOWN 1m24s") && screen.contains("retry 7 in 12s"), "{screen}");
+}
