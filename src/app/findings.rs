@@ -169,7 +169,7 @@ impl Findings {
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
             (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
-            (_, Severity::Crit) => Some(CRIT_RANK),
+            (_, Severity::Crit) => Some(CRIT_RANK + u8::from(!is_hang_rule(finding.rule))),
             (_, Severity::Warn) => Some(WARN_RANK),
             (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 1),
         };
@@ -181,7 +181,7 @@ impl Findings {
     }
 }
 
-/// The rank of critical findings: [`Row::trouble_rank`] begins with it.
+/// The rank of critical hangs; other critical findings follow, as do the ranks of [`Row::trouble_rank`].
 const CRIT_RANK: u8 = 0;
 /// The rank of warnings, after those of [`Row::trouble_rank`].
 const WARN_RANK: u8 = 10;

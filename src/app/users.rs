@@ -31,7 +31,7 @@ pub enum UserSort {
     /// GPUs held.
     #[default]
     Gpus,
-    /// GPUs in use.
+    /// Busy GPUs.
     InUse,
     /// GPUs held idle.
     Idle,

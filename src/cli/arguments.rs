@@ -44,7 +44,7 @@ A TARGET is
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Print the state of all hosts once and exit.
+    /// Print the state of all hosts, once or repeatedly.
     Status(StatusArgs),
     /// Print free GPUs and the commands to use them.
     Free(FreeArgs),

@@ -123,7 +123,7 @@ thresholds! {
     }
     StuckSpinSuspect stuck_spin_suspect "stuck-spin-suspect" {
         warn_after: Time = 600.0, "duration of the condition before it warns";
-        crit_after: Time = 3600.0, "duration before it is critical if at least two GPUs are flat together";
+        crit_after: Time = 1800.0, "duration before it is critical if at least two GPUs are flat together";
     }
     MissingRank missing_rank "missing-rank" {
         utilization: Percent = 5.0, "utilisation of a missing rank, at most";

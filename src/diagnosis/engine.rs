@@ -197,7 +197,8 @@ impl Engine {
         }
     }
 
-    /// All firing, resolving and pending findings, ordered by severity, confidence, number of GPUs and age. Snoozed
+    /// All firing, resolving and pending findings, ordered by severity, jobs without progress first, then by confidence,
+    /// number of GPUs and age. Snoozed
     /// findings follow the others, pending ones come last.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_hosts =
@@ -209,7 +210,12 @@ impl Engine {
                 (
                     finding.phase == FindingPhase::Pending,
                     finding.snoozed.is_some(),
-                    std::cmp::Reverse((finding.severity, finding.confidence, finding.gpus.len())),
+                    std::cmp::Reverse((
+                        finding.severity,
+                        finding.rule.is_about_progress(),
+                        finding.confidence,
+                        finding.gpus.len(),
+                    )),
                 )
             };
             rank(a).cmp(&rank(b)).then(a.since.unix.cmp(&b.since.unix)).then(a.id.cmp(&b.id))

@@ -129,6 +129,8 @@ impl GpuStateRecord {
                     && !sample.holders.iter().any(|process| self.holders.contains(&process.key));
                 if self.held_since.is_none() || is_handed_over {
                     self.held_since = Some(now);
+                    // The work of others does not count for these.
+                    self.last_active = self.last_active.filter(|_| sample.is_active == Some(true));
                 }
                 self.holders.clear();
                 self.holders.extend(sample.holders.iter().map(|process| process.key.clone()));

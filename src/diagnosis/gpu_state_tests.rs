@@ -224,6 +224,15 @@ fn a_small_idle_context_leaves_a_gpu_unused() {
 }
 
 #[test]
+fn the_work_of_an_ended_job_does_not_make_the_next_one_busy() {
+    let mut tracked = TrackedHost::new(gpus(0..1));
+    tracked.hold(0, 100, &[reading(97, 40)], &[train()]);
+    let next = process(8, "python next.py", &[(0, 40)]);
+    assert_eq!(state(&tracked.send_snapshot(102.0, &[reading(0, 40)], std::slice::from_ref(&next))).0, "idle");
+    assert_eq!(state(&tracked.send_snapshot(104.0, &[reading(30, 40)], &[next])).0, "in_use");
+}
+
+#[test]
 fn a_new_holder_restarts_the_idle_time() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.hold(0, 400, &[reading(0, 40)], &[train()]);

@@ -70,8 +70,8 @@ rules! {
     StuckSpinSuspect {
         word: "stuck-spin-suspect",
         title: "looks stuck; seen only after it hung",
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min, critical after an \
-               hour if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, which has no peer to wait for, while a rank works on the host, and for \
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min, critical after 30 \
+               min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, which has no peer to wait for, while a rank works on the host, and for \
                a model server. The confidence is \"likely\" when at least two GPUs of the job are flat at the same \
                time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",

@@ -15,7 +15,7 @@ pub enum Tone {
     Strong,
     /// Not important now.
     Dim,
-    /// In use.
+    /// Busy.
     Busy,
     /// Needs attention.
     Warn,

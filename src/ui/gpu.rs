@@ -241,7 +241,7 @@ fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, host: &Host, position: usiz
     }
 }
 
-/// Adds user, duration and program of the job on a GPU (`erika 22h torchrun`), or the state if the GPU is not in use.
+/// Adds user, duration and program of the job on a GPU (`erika 22h torchrun`), or the state if the GPU is not busy.
 pub(super) fn add_occupancy(
     canvas: &Canvas<'_>,
     app: &App,

@@ -199,7 +199,7 @@ fn draw_last_seen(writer: &mut LineWriter<'_, '_>, app: &App, host: &Host, summa
     line.add(99, 0, short!("last seen {}", clock(at, app.settings.utc_offset_seconds).as_str()), theme.dim);
     let total = summary.gpus.len();
     let users: u32 = summary.gpus.iter().map(|gpu| u32::from(gpu.main_user.is_some())).sum();
-    line.add(5, 2, short!("{total} GPUs, {users} in use"), theme.dim);
+    line.add(5, 2, short!("{total} GPUs, {users} held"), theme.dim);
     writer.segments(line);
     if let Some(names) = main_users(summary) {
         writer.indented(&names, theme.dim);

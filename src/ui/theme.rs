@@ -12,7 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Theme {
     pub(super) plain: Style,
-    /// GPUs in use.
+    /// Busy GPUs.
     pub(super) busy: Style,
     /// Needs attention.
     pub(super) warn: Style,

@@ -81,12 +81,12 @@ fn gpu_model_and_cpu_usage_do_not_matter() {
 #[test]
 fn a_hang_without_observed_healthy_work_is_a_suspect() {
     let mut tester = RuleTester::new(gpus(0..2));
-    tester.run(1800.0, |tester, _| hung(tester, 2, 104.0, 1.0));
+    tester.run(900.0, |tester, _| hung(tester, 2, 104.0, 1.0));
     assert_eq!(tester.fired(), [("stuck-spin-suspect", "warn")]);
     assert_eq!(tester.finding("stuck-spin-suspect").confidence, Confidence::Likely, "two GPUs are flat together");
     assert_eq!(tester.engine.severity_of_state(HostId(0), 0), Some(Severity::Warn));
-    tester.run(1900.0, |tester, _| hung(tester, 2, 104.0, 1.0));
-    assert_eq!(tester.firing(), [("stuck-spin-suspect", "crit")], "a hang of an hour");
+    tester.run(950.0, |tester, _| hung(tester, 2, 104.0, 1.0));
+    assert_eq!(tester.firing(), [("stuck-spin-suspect", "crit")], "a hang of half an hour");
     assert_eq!(tester.engine.severity_of_state(HostId(0), 0), Some(Severity::Crit));
 }
 
