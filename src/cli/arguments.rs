@@ -278,8 +278,10 @@ pub struct GlobalArgs {
 }
 
 /// The subcommands that do not take some of the global options, with the options that they take.
-const TAKES_ONLY: [(&str, &[&str]); 4] = [
+const TAKES_ONLY: [(&str, &[&str]); 6] = [
+    ("completions", &[]),
     ("explain", &[]),
+    ("man", &[]),
     ("init", &["ssh_config"]),
     ("doctor", &["interval", "identity_file", "ssh_config"]),
     ("clean", &["identity_file", "ssh_config"]),

@@ -9,7 +9,7 @@ use crate::cli::arguments::{Cli, CompletionsArgs, GlobalArgs, Shell};
 use crate::config::{HostsFile, Target, parse_target};
 use crate::diagnosis::RuleId;
 use crate::store::Directories;
-use clap::{Arg, CommandFactory as _, ValueHint};
+use clap::{Arg, ValueHint};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
@@ -56,7 +56,7 @@ pub fn answer_shell() -> Option<ExitCode> {
 
 /// The command line with the sources of its values.
 fn command() -> clap::Command {
-    Cli::command().mut_args(with_values).mut_subcommands(|subcommand| subcommand.mut_args(with_values))
+    Cli::definition().mut_args(with_values).mut_subcommands(|subcommand| subcommand.mut_args(with_values))
 }
 
 fn with_values(argument: Arg) -> Arg {

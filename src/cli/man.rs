@@ -4,7 +4,6 @@ use super::{CommandError, print};
 use crate::cli::arguments::{Cli, ManArgs};
 use crate::config::did_you_mean;
 use crate::wire::SafeText;
-use clap::CommandFactory as _;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::process::ExitCode;
@@ -52,8 +51,9 @@ pub fn run(arguments: &ManArgs) -> Result<ExitCode, CommandError> {
 }
 
 fn page(subcommand: Option<&str>) -> Result<Vec<u8>, CommandError> {
-    let mut root = Cli::command().version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
+    let mut root = Cli::definition().version(env!("CARGO_PKG_VERSION"));
     root.build();
+    root = root.mut_subcommand("help", |help| help.hide(true));
     let command = match subcommand {
         None => root,
         Some(name) => {
@@ -126,10 +126,10 @@ mod tests {
         for name in Cli::subcommands().iter().filter(|name| *name != "help") {
             assert!(main.contains(&format!("gpufleet\\-{name}(1)")), "{name} in {main}");
             let page = text(Some(name));
-            let mut root = Cli::command();
+            let mut root = Cli::definition();
             root.build();
             let command = root.find_subcommand(name).expect("exists");
-            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            for option in command.get_arguments().filter(|one| !one.is_hide_set()).filter_map(clap::Arg::get_long) {
                 assert!(page.contains(&format!("\\-\\-{}", option.replace('-', "\\-"))), "--{option} in {page}");
             }
         }
