@@ -170,9 +170,10 @@ impl App {
             };
             signals.last_id += 1;
             let (id, pid, signal) = (signals.last_id, target.process.pid, dialog.signal);
-            let name = target.name.clone();
+            let (name, argv) = (target.name.clone(), target.argv.clone());
             effects.push(Effect::LogSignal(log_line(signal, target, "requested")));
-            effects.push(Effect::Request(target.host, Request::Signal { id, boot_id, pid, start_ticks, name, signal }));
+            let request = Request::Signal { id, boot_id, pid, start_ticks, name, argv, signal };
+            effects.push(Effect::Request(target.host, request));
             let until = now.plus(REPLY_TIMEOUT);
             signals.pending.insert(id, PendingSignal { target_index: index, target: target.clone(), signal, until });
         }

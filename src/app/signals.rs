@@ -5,7 +5,7 @@ use crate::config::{ProbeChoice, SignalRule};
 use crate::diagnosis::{Finding, FindingPhase};
 use crate::fleet::{Host, HostId, JobKey, Link, Moment, Process, ProcessKey, Row};
 use crate::wire::shell::plain_id;
-use crate::wire::{Owner, ReadingSource, ReplyOutcome, SafeText, Signal};
+use crate::wire::{Ancestor, Owner, ProcessFacts, ReadingSource, ReplyOutcome, SafeText, Signal};
 use std::collections::HashMap;
 
 /// State of the signal dialog and of signals on their way.
@@ -34,8 +34,10 @@ pub struct SignalTarget {
     pub host_name: SafeText,
     /// The identity of the process. The probe checks it again before it sends the signal.
     pub process: ProcessKey,
-    /// The name of the process, which the probe checks as well; empty if the driver does not list it.
+    /// The name of the process, which the probe checks as well; empty if it is not known.
     pub name: SafeText,
+    /// The arguments of the process, which the probe checks as well; empty if they are not known.
+    pub argv: Vec<SafeText>,
     /// The user who owns the process.
     pub who: SafeText,
     /// That user's full name.
@@ -69,11 +71,12 @@ impl SignalTarget {
     ) -> Self {
         let is_member = |candidate: &&Process| candidate.key == process || workers.contains(&candidate.key);
         let facts = host.processes().find(is_member).and_then(Process::facts);
-        let own_facts = host.processes().find(|candidate| candidate.key == process).and_then(Process::facts);
+        let (name, argv) = program(host, &process, facts);
         Self {
             host: host.id,
             host_name: host.name().clone(),
-            name: own_facts.and_then(|facts| facts.name.clone()).unwrap_or_default(),
+            name,
+            argv,
             who: row.who.clone(),
             full_name: facts.and_then(|facts| facts.full_name.clone()),
             is_mine: row.is_mine,
@@ -98,6 +101,17 @@ fn finding_text(finding: &Finding) -> SafeText {
         FindingPhase::Pending => SafeText::new(&format!("watched: {}", finding.sentence)),
         _ => finding.sentence.clone(),
     }
+}
+
+/// Returns the name and the arguments of a process: its own facts, or those of an ancestor in the facts of its workers.
+fn program(host: &Host, process: &ProcessKey, facts: Option<&ProcessFacts>) -> (SafeText, Vec<SafeText>) {
+    let listed = host.processes().find(|candidate| candidate.key == *process).and_then(Process::facts);
+    if let Some(facts) = listed {
+        return (facts.name.clone().unwrap_or_default(), facts.argv.clone());
+    }
+    let is_it = |ancestor: &&Ancestor| ancestor.pid == process.pid && Some(ancestor.start_ticks) == process.start_ticks;
+    let ancestor = facts.and_then(|facts| facts.ancestors.iter().find(is_it));
+    ancestor.map(|ancestor| (ancestor.name.clone(), ancestor.argv.clone())).unwrap_or_default()
 }
 
 fn is_root_login(host: &Host) -> bool {

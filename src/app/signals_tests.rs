@@ -63,16 +63,26 @@ fn refusal_of(app: &mut App, key: &str) -> String {
 }
 
 #[test]
-fn a_target_has_the_name_that_the_probe_compares() {
-    let name = |user: &str, has_workers: bool| {
+fn a_request_has_the_name_and_arguments_that_the_probe_compares() {
+    let sent = |user: &str, has_workers: bool| {
         let mut app = app(6, 8, SIZE);
         select(&mut app, |row| row.who == user && (row.workers > 1) == has_workers);
         press(&mut app, "T");
-        app.signals().dialog().expect("a dialog").targets[0].name.clone()
+        let typed = matches!(app.signals().dialog().expect("a dialog").confirmation, Confirmation::Word(_));
+        let target = app.signals().dialog().expect("a dialog").targets[0].clone();
+        let effects = if typed { Vec::new() } else { press(&mut app, "y") };
+        for effect in &effects {
+            if let Effect::Request(_, Request::Signal { name, argv, .. }) = effect {
+                assert_eq!((name, argv), (&target.name, &target.argv));
+            }
+        }
+        (target.name.to_string(), target.argv.iter().map(|argument| argument.to_string()).collect::<Vec<_>>())
     };
-    assert_eq!(name("fumi", false), "python");
-    // The driver does not list a launcher.
-    assert_eq!(name("erika", true), "");
+    let (name, argv) = sent("fumi", false);
+    assert_eq!((name.as_str(), argv.first().map(String::as_str)), ("python", Some("python")), "{argv:?}");
+    // The driver does not list a launcher: its facts are among the ancestors of its workers.
+    let (name, argv) = sent("erika", true);
+    assert_eq!((name.as_str(), argv.first().map(String::as_str)), ("torchrun", Some("torchrun")), "{argv:?}");
 }
 
 #[test]

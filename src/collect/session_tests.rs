@@ -402,6 +402,7 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
         pid: 4471,
         start_ticks: 1,
         name: "".into(),
+        argv: Vec::new(),
         signal: Signal::Terminate,
     };
     let mut probe = harness.probe().await;

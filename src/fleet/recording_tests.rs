@@ -250,7 +250,8 @@ const KEPT: [(&str, &str); 21] = [
 ];
 
 /// The texts that no recording contains, because replies and requests are not recorded.
-const NOT_RECORDED: [&str; 8] = [
+const NOT_RECORDED: [&str; 9] = [
+    "Request.Signal.argv",
     "Request.Signal.name",
     "Request.Signal.boot_id",
     "Request.Environment.boot_id",

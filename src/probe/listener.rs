@@ -2,7 +2,7 @@
 //! to the sampling thread, and [`Output`] writes lines from both threads.
 
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
-use super::process_requests::{ProcessIdentity, environment, log_tail, send_signal};
+use super::process_requests::{ProcessIdentity, SeenProgram, environment, log_tail, send_signal};
 use super::sampler::{MAX_INTERVAL, MIN_INTERVAL, clamp_interval};
 use crate::wire::codec::{LineBuffer, decode_json, encode};
 use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
@@ -186,9 +186,14 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
             control.resend();
             None
         }
-        Ok(Request::Signal { id, boot_id: target_boot_id, pid, start_ticks, name, signal }) => {
+        Ok(Request::Signal { id, boot_id: target_boot_id, pid, start_ticks, name, argv, signal }) => {
             let target = ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks };
-            reply(id, send_signal(target, &name, signal, boot_id))
+            let outcome = send_signal(target, SeenProgram { name: &name, argv: &argv }, signal, boot_id);
+            if matches!(outcome, ReplyOutcome::Reused | ReplyOutcome::Refused(_)) {
+                // The user looks again: the facts may have changed since they were sent.
+                control.resend();
+            }
+            reply(id, outcome)
         }
         Ok(Request::Environment { id, boot_id: target_boot_id, pid, start_ticks }) => {
             reply(id, environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))

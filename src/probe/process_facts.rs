@@ -73,6 +73,15 @@ impl CommandLine {
     }
 }
 
+/// Whether a process has another command line than `argv`, as this probe sent it for a process or an ancestor. `false` if
+/// it cannot be read. May block.
+pub(crate) fn has_other_command(pid: u32, argv: &[SafeText]) -> bool {
+    let mut reader = FileReader::default();
+    let Ok(bytes) = reader.read_process(pid, "cmdline", COMMAND_BYTES) else { return false };
+    let as_ancestor = &bytes[..bytes.len().min(PARENT_COMMAND_BYTES)];
+    !bytes.is_empty() && arguments(bytes) != argv && arguments(as_ancestor) != argv
+}
+
 /// Parses `/proc/PID/cmdline` and redacts secrets.
 fn arguments(cmdline: &[u8]) -> Vec<SafeText> {
     let end = cmdline.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);

@@ -1,6 +1,7 @@
 //! Requests about one process: send a signal, return its environment, return the end of its log.
 
 use super::blocking::spawn_thread;
+use super::process_facts::has_other_command;
 use super::procfs::{FileReader, Stat, real_uid};
 use crate::wire::redact::redact;
 use crate::wire::{ProcessState, ReplyOutcome, SafeText, Signal};
@@ -21,6 +22,8 @@ const LOG_TAIL_BYTES: u64 = 4096;
 /// The time limit for reads: the log may be on a file server that does not answer, and the process may hang in the
 /// kernel while its memory lock is held.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time limit for reading a command line before a signal. A process that hangs in the kernel must still get it.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 /// Stack of the thread that reads.
 const STACK_BYTES: usize = 128 * 1024;
 
@@ -43,12 +46,21 @@ impl ProcessIdentity<'_> {
     }
 }
 
+/// The program that the user saw: the start time alone does not tell two processes apart that had the pid within the same
+/// clock tick.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SeenProgram<'a> {
+    /// Empty if it is not known.
+    pub(crate) name: &'a str,
+    /// Empty if it is not known.
+    pub(crate) argv: &'a [SafeText],
+}
+
 /// Sends a signal to exactly the target process. A pidfd holds the process while its identity is checked, so that the
-/// signal cannot reach another process with a reused pid. `name` is the name that the user saw, or empty: the start
-/// time alone does not tell two processes apart that had the pid within the same clock tick. `boot_id` is that of this host.
+/// signal cannot reach another process with a reused pid. `boot_id` is that of this host.
 pub(crate) fn send_signal(
     target: ProcessIdentity<'_>,
-    name: &str,
+    seen: SeenProgram<'_>,
     signal: Signal,
     boot_id: Option<&str>,
 ) -> ReplyOutcome {
@@ -60,12 +72,12 @@ pub(crate) fn send_signal(
         return refusal;
     }
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => send_by_pidfd(&pidfd, target, name, signal),
+        Ok(pidfd) => send_by_pidfd(&pidfd, target, seen, signal),
         Err(error) => pidfd_open_error(error),
     }
 }
 
-fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, name: &str, signal: Signal) -> ReplyOutcome {
+fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, seen: SeenProgram<'_>, signal: Signal) -> ReplyOutcome {
     let mut reader = FileReader::default();
     let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
     let Some(stat) = stat else {
@@ -78,12 +90,15 @@ fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, name: &str, signa
     if stat.start_ticks != target.start_ticks {
         return ReplyOutcome::Reused;
     }
-    if !name.is_empty() && *name != *SafeText::from_bytes(stat.name) {
+    if !seen.name.is_empty() && *seen.name != *SafeText::from_bytes(stat.name) {
         return ReplyOutcome::Reused;
     }
     // A signal to a zombie succeeds without an effect.
     if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
         return ReplyOutcome::Gone;
+    }
+    if shows_other_command(target.pid, seen.argv, has_other_command) {
+        return refused("it runs another command line than the one that was shown: look again");
     }
     let signal = match signal {
         Signal::Interrupt => rustix::process::Signal::INT,
@@ -94,6 +109,18 @@ fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, name: &str, signa
         Ok(()) => ReplyOutcome::Sent,
         Err(error) => pidfd_send_signal_error(error),
     }
+}
+
+/// Whether `compare` says that the process runs another command line than the user saw, if that is known and can be read
+/// in time.
+fn shows_other_command(pid: u32, argv: &[SafeText], compare: fn(u32, &[SafeText]) -> bool) -> bool {
+    if argv.is_empty() {
+        return false;
+    }
+    let (slot, argv) = (Arc::new(AnswerSlot::default()), argv.to_vec());
+    let answer_slot = Arc::clone(&slot);
+    let started = spawn_thread("read", STACK_BYTES, Box::new(move || answer_slot.put(compare(pid, &argv))));
+    started.is_ok() && slot.take(COMMAND_TIMEOUT).unwrap_or(false)
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
@@ -162,20 +189,26 @@ fn in_background(
 }
 
 /// Holds the answer of the thread until the listener takes it or its timeout passes.
-#[derive(Debug, Default)]
-struct AnswerSlot {
-    answer: Mutex<Option<ReplyOutcome>>,
+#[derive(Debug)]
+struct AnswerSlot<T> {
+    answer: Mutex<Option<T>>,
     condvar: Condvar,
 }
 
-impl AnswerSlot {
-    fn put(&self, answer: ReplyOutcome) {
+impl<T> Default for AnswerSlot<T> {
+    fn default() -> Self {
+        Self { answer: Mutex::new(None), condvar: Condvar::new() }
+    }
+}
+
+impl<T> AnswerSlot<T> {
+    fn put(&self, answer: T) {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         self.condvar.notify_all();
     }
 
     /// Waits for the answer, at most `limit`.
-    fn take(&self, limit: Duration) -> Option<ReplyOutcome> {
+    fn take(&self, limit: Duration) -> Option<T> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.condvar.wait_timeout_while(answer, limit, |answer| answer.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
@@ -395,7 +428,8 @@ mod tests {
     }
 
     fn outcome(pid: u32, start_ticks: u64, boot_id: &str) -> ReplyOutcome {
-        send_signal(ProcessIdentity { boot_id, pid, start_ticks }, "", Signal::Kill, Some(BOOT))
+        let target = ProcessIdentity { boot_id, pid, start_ticks };
+        send_signal(target, SeenProgram::default(), Signal::Kill, Some(BOOT))
     }
 
     #[test]
@@ -413,13 +447,46 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_another_name_gets_no_signal() {
-        let mut job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
+    fn a_process_with_another_name_or_command_line_gets_no_signal() {
+        let mut job = SleepProcess::start(Command::new("sleep").args(["600", "0"]).stdout(Stdio::null()));
         let target = job.target();
-        let send = |name: &str| send_signal(target, name, Signal::Kill, Some(BOOT));
-        assert_eq!(send("python"), ReplyOutcome::Reused);
+        let send = |name: &str, argv: &[&str]| {
+            let argv: Vec<SafeText> = argv.iter().map(|argument| SafeText::new(argument)).collect();
+            send_signal(target, SeenProgram { name, argv: &argv }, Signal::Kill, Some(BOOT))
+        };
+        assert_eq!(send("python", &[]), ReplyOutcome::Reused);
+        let other =
+            ReplyOutcome::Refused("it runs another command line than the one that was shown: look again".into());
+        for argv in [&["sleep", "601", "0"][..], &["sleep", "600"], &["python", "train.py"]] {
+            assert_eq!(send("sleep", argv), other);
+            assert_eq!(send("", argv), other);
+        }
         assert_eq!(job.0.try_wait().unwrap(), None);
-        assert_eq!(send("sleep"), ReplyOutcome::Sent);
+        assert_eq!(send("sleep", &["sleep", "600", "0"]), ReplyOutcome::Sent);
+    }
+
+    #[test]
+    fn the_command_line_of_an_ancestor_is_compared_as_far_as_it_was_sent() {
+        let long = "0".repeat(2000);
+        let job = SleepProcess::start(Command::new("sleep").args(["600", &long]).stdout(Stdio::null()));
+        let argv = |limit: usize| -> Vec<SafeText> {
+            let cut = limit - "sleep\0600\0".len();
+            ["sleep", "600", &long[..cut.min(long.len())]].map(SafeText::new).to_vec()
+        };
+        assert!(!has_other_command(job.0.id(), &argv(4096)) && !has_other_command(job.0.id(), &argv(1024)));
+        assert!(has_other_command(job.0.id(), &argv(1000)));
+    }
+
+    #[test]
+    fn a_command_line_that_cannot_be_read_in_time_does_not_keep_a_signal_back() {
+        static HANGS: Mutex<()> = Mutex::new(());
+        let hang = |_: u32, _: &[SafeText]| HANGS.lock().is_ok();
+        let argv = ["sleep".into()];
+        let held = HANGS.lock();
+        assert!(!shows_other_command(1, &argv, hang));
+        drop(held);
+        assert!(shows_other_command(1, &argv, |_, _| true));
+        assert!(!shows_other_command(1, &[], |_, _| true));
     }
 
     #[test]

@@ -272,8 +272,16 @@ mod tests {
         }
 
         async fn signal(&mut self, pid: u32, start_ticks: u64, boot_id: crate::wire::SafeText) -> ReplyOutcome {
-            self.ask(&Request::Signal { id: 4, boot_id, pid, start_ticks, name: "".into(), signal: Signal::Terminate })
-                .await;
+            self.ask(&Request::Signal {
+                id: 4,
+                boot_id,
+                pid,
+                start_ticks,
+                name: "".into(),
+                argv: Vec::new(),
+                signal: Signal::Terminate,
+            })
+            .await;
             loop {
                 if let Message::Reply(Reply { id: 4, outcome }) = self.message().await {
                     return outcome;

@@ -341,6 +341,7 @@ mod tests {
                 pid: 9,
                 start_ticks: 1,
                 name: "python".into(),
+                argv: vec!["python".into(), "train.py".into()],
                 signal: Signal::Kill,
             },
             Request::Environment { id: 3, boot_id: "b".into(), pid: 9, start_ticks: 1 },
@@ -349,6 +350,15 @@ mod tests {
             let line = encode(&request).expect("encodes");
             assert_eq!(decode_json::<Request>(&line).expect("decodes"), request);
         }
+    }
+
+    #[test]
+    fn a_signal_request_of_another_version_is_understood() {
+        let line =
+            br#"{"signal":{"id":2,"boot_id":"b","pid":9,"start_ticks":1,"signal":"KILL","from_the_future":[1]}}"#;
+        let request = decode_json::<Request>(line).expect("decodes");
+        let Request::Signal { name, argv, .. } = request else { panic!("{request:?}") };
+        assert!(name.is_empty() && argv.is_empty());
     }
 
     #[test]

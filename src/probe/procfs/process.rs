@@ -357,6 +357,13 @@ impl TrackedProcess {
         self.is_own = uid.is_some_and(|uid| uid == plan.own_uid || plan.own_uid == 0);
     }
 
+    /// Sends all facts again, and the command lines of the ancestors once they are read again: these are otherwise read
+    /// once.
+    pub(super) fn mark_all_unsent(&mut self) {
+        self.unsent = self.start_ticks.is_some();
+        self.lineage_due |= !self.facts.ancestors.is_empty() && self.lineage_read.is_none();
+    }
+
     /// Whether the command line is being read for the first time.
     pub(super) fn awaits_first_command(&self) -> bool {
         self.fingerprint == 0 && self.command_read.is_some()

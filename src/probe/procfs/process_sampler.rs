@@ -71,7 +71,7 @@ impl ProcessSampler {
     /// Marks all facts to be sent again.
     pub(crate) fn resend(&mut self) {
         for (_, tracked) in &mut self.tracked {
-            tracked.unsent = tracked.start_ticks.is_some();
+            tracked.mark_all_unsent();
         }
     }
 

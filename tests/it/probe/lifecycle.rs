@@ -3,9 +3,9 @@
 use super::harness::{Probe, Sleeper, TIMEOUT, another_user_command};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
 use gpufleet::wire::codec::decode;
-use gpufleet::wire::{DriverErrorKind, Message, ReplyOutcome, Request, SafeText, Signal, Snapshot};
+use gpufleet::wire::{DriverErrorKind, Message, ProcessFacts, ReplyOutcome, Request, SafeText, Signal, Snapshot};
 use serde_json::json;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -137,8 +137,9 @@ fn signal_is_sent_only_to_the_process_with_the_given_identity() {
     let (pid, start_ticks) = (sleeper.pid(), sleeper.start_ticks());
     let mut send = |id, boot_id: &SafeText, pid, start_ticks| {
         let boot_id = boot_id.clone();
-        let name = "sh".into();
-        probe.request(&Request::Signal { id, boot_id, pid, start_ticks, name, signal: Signal::Terminate });
+        let (name, argv) =
+            ("sh".into(), ["/bin/sh", "-c", "read _wait", "job", "--token=***"].map(SafeText::new).to_vec());
+        probe.request(&Request::Signal { id, boot_id, pid, start_ticks, name, argv, signal: Signal::Terminate });
         probe.reply(id)
     };
     assert_eq!(send(101, &boot_id, pid, start_ticks + 1), ReplyOutcome::Reused);
@@ -154,6 +155,59 @@ fn signal_is_sent_only_to_the_process_with_the_given_identity() {
     let status = sleeper.0.wait().expect("ends");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
     assert_eq!(send(105, &boot_id, pid, start_ticks), ReplyOutcome::Gone);
+}
+
+/// A process that runs another command line with `exec` keeps its pid, its start time and, as here, its name: it stands for
+/// another program that took the pid within the same clock tick.
+#[test]
+fn signal_is_not_sent_to_another_program_with_the_same_name_and_start_time() {
+    let script = "read _; exec /bin/sh -c 'read _' other";
+    let mut shell = Command::new("/bin/sh");
+    let mut shell = shell.args(["-c", script, "seen"]).stdin(Stdio::piped()).spawn().expect("a shell starts");
+    let pid = shell.id();
+    let process = json!({"processes": [{"pid": pid, "memory_bytes": 1024}]});
+    let driver = FakeDriver::new(&devices(&[gpu_with(0, &process)]));
+    let mut probe = Probe::with_driver(&driver);
+    let facts_of = |probe: &mut Probe, last: &str| {
+        let is_it =
+            |facts: &&ProcessFacts| facts.pid == pid && facts.argv.last().is_some_and(|argument| argument == last);
+        while !probe.facts.iter().any(|facts| is_it(&facts)) {
+            probe.snapshot();
+        }
+        probe.facts.iter().rfind(is_it).cloned().expect("facts")
+    };
+    let send = |probe: &mut Probe, id, facts: &ProcessFacts| {
+        let (boot_id, start_ticks) = (probe.hello.as_ref().and_then(|hello| hello.boot_id.clone()), facts.start_ticks);
+        probe.request(&Request::Signal {
+            id,
+            boot_id: boot_id.expect("a boot id"),
+            pid,
+            start_ticks: start_ticks.expect("a start time"),
+            name: facts.name.clone().expect("a name"),
+            argv: facts.argv.clone(),
+            signal: Signal::Terminate,
+        });
+        probe.reply(id)
+    };
+    let seen = facts_of(&mut probe, "seen");
+    shell.stdin.as_mut().expect("is piped").write_all(b"\n").expect("the shell reads");
+    let cmdline = format!("/proc/{pid}/cmdline");
+    while !std::fs::read(&cmdline).expect("it runs").ends_with(b"other\0") {
+        std::thread::yield_now();
+    }
+    let outcome = send(&mut probe, 201, &seen);
+    assert!(
+        matches!(&outcome, ReplyOutcome::Refused(words) if words.contains("command line") || words.contains("pidfd"))
+    );
+    assert!(shell.try_wait().expect("waits").is_none(), "nothing was sent");
+    // The probe sends what it runs now.
+    let now = facts_of(&mut probe, "other");
+    assert_eq!((&now.name, now.start_ticks), (&seen.name, seen.start_ticks));
+    if !matches!(&outcome, ReplyOutcome::Refused(words) if words.contains("pidfd")) {
+        assert_eq!(send(&mut probe, 202, &now), ReplyOutcome::Sent);
+    }
+    let _ended_already = shell.kill();
+    shell.wait().expect("ends");
 }
 
 fn run_probe(arguments: &[&str]) -> (Option<i32>, String, String) {
