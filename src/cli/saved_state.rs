@@ -5,13 +5,18 @@ use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::Moment;
 use crate::store::{Directories, read_text, rename_bad_file, try_lock, write_atomic};
 use crate::wire::SafeText;
+use crate::wire::format::{DurationStyle, duration};
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// The file name.
 const NAME: &str = "memory.json";
 /// The maximum size of the file, above the bounds of a saved state.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
+/// How long a start waits for the disk to answer.
+const READ_LIMIT: Duration = Duration::from_secs(2);
 /// How often the state is saved, so that a crash loses little.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
@@ -25,23 +30,28 @@ pub(super) struct SavedStateFile {
 }
 
 impl SavedStateFile {
-    /// Restores the engine from the file. Returns `None` without a state directory, and a message if the file is
-    /// unusable.
+    /// Restores the engine from the file. Returns `None` without a state directory or if the disk does not answer, and a
+    /// message if the file is unusable.
     pub(super) fn load(directories: &Directories, engine: &mut Engine, now: Moment) -> (Option<Self>, Option<String>) {
         let Ok(directory) = directories.state() else { return (None, None) };
         let path = directory.join(NAME);
-        let state = read(&path);
-        let message = state.as_ref().err().cloned();
-        if let Ok(Some(state)) = state {
-            engine.restore(state, now);
-        }
+        let message = match read(&path) {
+            Ok(state) => {
+                if let Some(state) = state {
+                    engine.restore(state, now);
+                }
+                None
+            }
+            Err(error) if error.disk_is_silent() => return (None, Some(error.to_string())),
+            Err(error) => Some(error.to_string()),
+        };
         (Some(Self { path, saved_at: now, has_failed: false }), message)
     }
 
     /// Restores the engine for a command that does not write the file. An unusable file is ignored.
     pub(super) fn restore_only(directories: &Directories, engine: &mut Engine, now: Moment) {
-        let path = directories.state().map(|directory| directory.join(NAME));
-        let text = path.ok().and_then(|path| read_text(&path, MAX_BYTES).ok());
+        let Ok(path) = directories.state().map(|directory| directory.join(NAME)) else { return };
+        let text = within(READ_LIMIT, move || read_text(&path, MAX_BYTES).ok()).flatten();
         if let Some(state) = text.and_then(|text| SavedState::parse(&text).ok()) {
             engine.restore(state, now);
         }
@@ -80,20 +90,68 @@ impl SavedStateFile {
     }
 }
 
-fn read(path: &Path) -> Result<Option<SavedState>, String> {
+fn read(path: &Path) -> Result<Option<SavedState>, StateFileError> {
     read_state(path, MAX_BYTES, "the diagnosis", SavedState::parse)
+}
+
+/// Error: a state file cannot be used.
+#[derive(Debug, PartialEq)]
+pub(super) enum StateFileError {
+    /// It is unusable and has been renamed.
+    Unusable(String),
+    /// The disk or file server has not answered. The file may be usable, so it must not be replaced.
+    NoAnswer(String),
+}
+
+impl StateFileError {
+    pub(super) fn disk_is_silent(&self) -> bool {
+        matches!(self, Self::NoAnswer(_))
+    }
+}
+
+impl fmt::Display for StateFileError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Unusable(message) | Self::NoAnswer(message)) = self;
+        formatter.write_str(message)
+    }
 }
 
 /// Reads a state file; `None` without a file.
 ///
 /// # Errors
-/// The file is unusable and has been renamed. The message says that `subject` starts without saved state.
-pub(super) fn read_state<T>(
+/// The message says that `subject` starts without saved state.
+pub(super) fn read_state<T: Send + 'static>(
+    path: &Path,
+    max_bytes: u64,
+    subject: &'static str,
+    parse: fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, StateFileError> {
+    let file = path.to_owned();
+    let read = within(READ_LIMIT, move || read_or_rename(&file, max_bytes, subject, parse));
+    read.unwrap_or_else(|| {
+        let (path, limit) = (SafeText::new(&path.to_string_lossy()), duration(READ_LIMIT, DurationStyle::Seconds));
+        Err(StateFileError::NoAnswer(format!(
+            "{subject} starts without saved state and saves none: the disk did not answer within {limit} ({path})"
+        )))
+    })
+}
+
+/// Returns the result of `work`, or `None` if it takes too long. Its thread stays behind then.
+fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, result) = mpsc::channel();
+    std::thread::spawn(move || {
+        // The receiver may have given up.
+        let _ = sender.send(work());
+    });
+    result.recv_timeout(limit).ok()
+}
+
+fn read_or_rename<T>(
     path: &Path,
     max_bytes: u64,
     subject: &str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
+    parse: fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, StateFileError> {
     let why = match read_text(path, max_bytes) {
         Ok(text) => match parse(&text) {
             Ok(state) => return Ok(Some(state)),
@@ -107,7 +165,8 @@ pub(super) fn read_state<T>(
         Ok(new_name) => format!("the unusable file is kept as {new_name}"),
         Err(error) => format!("the unusable file cannot be renamed ({error})"),
     };
-    Err(format!("{subject} starts without saved state, {outcome}: {why} ({displayed_path})"))
+    let message = format!("{subject} starts without saved state, {outcome}: {why} ({displayed_path})");
+    Err(StateFileError::Unusable(message))
 }
 
 #[cfg(test)]
@@ -141,7 +200,7 @@ mod tests {
         let path = folder.path().join(NAME);
         for (number, text) in [(1, "{\"version\":"), (2, "{\"version\":9}")] {
             std::fs::write(&path, text).expect("writes");
-            let message = read(&path).expect_err("is refused");
+            let message = read(&path).expect_err("is refused").to_string();
             let begins = format!(
                 "the diagnosis starts without saved state, the unusable file is kept as memory.json.bad-{number}: "
             );

@@ -3,7 +3,7 @@
 use crate::app::{App, ViewState};
 use crate::cli::CommandError;
 use crate::cli::background_writer::{BackgroundWriter, END_LIMIT, first_line};
-use crate::cli::saved_state::{SavedStateFile, read_state};
+use crate::cli::saved_state::{SavedStateFile, StateFileError, read_state};
 use crate::fleet::{Fleet, LogLine, Moment};
 use crate::store::{Directories, append_line, write_atomic};
 use crate::wire::SafeText;
@@ -132,13 +132,15 @@ pub(super) struct ViewFile {
 }
 
 impl ViewFile {
-    /// Reads the file. Returns `None` without a state directory, and a message if the file is unusable.
+    /// Reads the file. Returns no file without a state directory or if the disk does not answer, and a message if the file
+    /// is unusable.
     pub(super) fn load(directories: &Directories, now: Moment) -> (Option<Self>, Option<ViewState>, Option<String>) {
         let Ok(directory) = directories.state() else { return (None, None, None) };
         let path = directory.join(VIEW_NAME);
         let (state, message) = match read_view_state(&path) {
             Ok(state) => (state, None),
-            Err(message) => (None, Some(message)),
+            Err(error) if error.disk_is_silent() => return (None, None, Some(error.to_string())),
+            Err(error) => (None, Some(error.to_string())),
         };
         let saved = state.clone().unwrap_or_default();
         (Some(Self { path, saved, compared_at: now, has_failed: false }), state, message)
@@ -177,7 +179,7 @@ impl ViewFile {
     }
 }
 
-fn read_view_state(path: &Path) -> Result<Option<ViewState>, String> {
+fn read_view_state(path: &Path) -> Result<Option<ViewState>, StateFileError> {
     read_state(path, VIEW_MAX_BYTES, "the screen", ViewState::parse)
 }
 
@@ -358,11 +360,11 @@ mod tests {
         std::fs::write(&path, "{\"version\":9}").expect("writes");
         assert_eq!(
             read_view_state(&path),
-            Err(format!(
+            Err(StateFileError::Unusable(format!(
                 "the screen starts without saved state, the unusable file is kept as view.json.bad-1: it has version 9, but this \
                  gpufleet reads version 1 ({})",
                 path.display()
-            ))
+            )))
         );
         assert_eq!(read_view_state(&path), Ok(None));
         let aside = folder.path().join("view.json.bad-1");

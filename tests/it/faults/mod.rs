@@ -1,6 +1,7 @@
 //! The fault matrix: what a host task reports after a fault, how soon, and how soon it recovers. `tests/faults` prints
 //! it with the times of a run.
 
+mod disk;
 mod hosts;
 mod network;
 pub(crate) mod proxies;
@@ -34,8 +35,13 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 
 /// Builds [`CLOCK`] for `LD_PRELOAD` and returns its path.
 fn clock_library(lab: &Lab) -> String {
-    let source = lab.write("clock.c", CLOCK);
-    let library = lab.path("clock.so").display().to_string();
+    preloaded_library(lab, "clock", CLOCK)
+}
+
+/// Builds a library for `LD_PRELOAD` of this C source and returns its path.
+fn preloaded_library(lab: &Lab, name: &str, source: &str) -> String {
+    let source = lab.write(&format!("{name}.c"), source);
+    let library = lab.path(&format!("{name}.so")).display().to_string();
     let built = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status().unwrap();
     assert!(built.success(), "these tests need a C compiler: apt-get install build-essential");
     library
