@@ -10,8 +10,10 @@ use super::rule_context::{PeerHosts, RuleContext};
 use super::rules::{self, FLEET, FleetWide};
 use super::saved_state::{MAX_ENTRIES, SAVED_STATE_VERSION, SavedJobEnd, SavedState};
 use super::track::{GpuTrack, JobTrack, ProcessTrack};
-use super::{Finding, FindingNotification, FindingPhase, NotJudged, RuleId, Severity, StateTracker};
-use super::{Transition, not_judged};
+use super::{
+    Finding, FindingNotification, FindingPhase, NotJudged, RuleId, Severity, StateTracker, Transition, UnusedReason,
+    not_judged,
+};
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, distributed_jobs};
 use crate::wire::SafeText;
@@ -277,6 +279,11 @@ impl Engine {
                 && finding.gpus.iter().any(|gpu| gpu.host == id && gpu.position == position)
         };
         findings.filter(about_it).map(|finding| finding.severity).max()
+    }
+
+    /// Why a GPU is unused and not free; `None` in another state.
+    pub fn unused_reason(&self, host: &Host, position: usize) -> Option<UnusedReason> {
+        self.tracker.unused_reason(host, position)
     }
 
     /// The learned context-idle power of a GPU in watts, by its position in the inventory.
