@@ -75,9 +75,8 @@ pub(super) fn clean(nonce: &str, shared_directories: &[&str]) -> String {
 }
 
 /// The script that answers requests by running `nvidia-smi`.
-pub(super) fn nvidia_smi(nonce: &str, full: &str, basic: &str) -> String {
+pub(super) fn nvidia_smi(nonce: &str) -> String {
     let mut script = prologue(nonce, &[]);
-    let _ = writeln!(script, "FULL={} BASIC={}", shell_word(full), shell_word(basic));
     script.push_str(&stripped(NVIDIA_SMI));
     script
 }

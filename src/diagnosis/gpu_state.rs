@@ -61,6 +61,8 @@ impl<'a> GpuSample<'a> {
                 let share = info.memory_total_bytes.map_or(0, |total| total / 100 * USED_PERCENT);
                 Some(used >= share.max(HELD_BYTES))
             }
+            // An empty list that may be incomplete is no evidence.
+            None if reading.processes_unknown == Some(true) => None,
             None if is_unified || drawing.is_none() => Some(false),
             None => None,
         };

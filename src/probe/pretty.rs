@@ -156,6 +156,9 @@ fn write_gpu(
         report.line(format!("  an NVML call has not returned for {seconds} s"));
         return;
     }
+    if reading.processes_unknown == Some(true) {
+        report.line("  the driver refused the list of its processes");
+    }
     if info.unified_memory == Some(true) {
         report.optional_field(Some("shared with the host".to_owned()));
     } else {

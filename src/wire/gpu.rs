@@ -172,6 +172,9 @@ columns! {
     power_brake_seconds: f64,
     /// Time since an NVML call on this GPU hangs. Absent if no call hangs.
     blocked_seconds: f32,
+    /// Processes may be missing from the list of this GPU, because the driver refused the list or a part of it. An empty
+    /// list is then no evidence. Absent if the list is complete.
+    processes_unknown: bool,
 }
 
 columns! {

@@ -434,8 +434,13 @@ fn endless_skip(output: &mut Output, nonce: &str) {
 /// Answers each request of the controller to the nvidia-smi script.
 fn requests(input: impl BufRead, output: &mut Output, nonce: &str, sample: ShellAttack) {
     for line in input.lines().map_while(Result::ok) {
-        match line.split_once(' ') {
-            Some(("echo", id)) => output.write(format!("\n{nonce} echo {id}\n").as_bytes()),
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("echo", id) => output.write(format!("\n{nonce} echo {id}\n").as_bytes()),
+            ("host", _) => output.write(format!("\n{nonce} host /proc/loadavg 1 1 1\n\n{nonce} host\n").as_bytes()),
+            ("gpus", fields) if fields.split(',').count() > 14 => {
+                // The rows below have the basic fields.
+                output.write(format!("\n{nonce} gpus\nInvalid\n\n{nonce} status 2\n\n{nonce} end\n").as_bytes());
+            }
             _ => sample(output, nonce),
         }
     }
@@ -444,16 +449,14 @@ fn requests(input: impl BufRead, output: &mut Output, nonce: &str, sample: Shell
 
 /// Lists of 8 MB in each section of a sample.
 fn nvidia_smi(output: &mut Output, nonce: &str) {
-    for section in ["gpus", "apps", "processes", "users", "host"] {
+    for section in ["gpus", "apps", "processes", "users"] {
         output.write(format!("\n{nonce} {section}\n").as_bytes());
         let line = match section {
             "apps" => "GPU-1, 77, 1200\n",
             _ => "0, GPU-1, Tesla V100, 00000000:1B:00.0, 470.82, 32510, 1201, 97, 41, 68, 250.5, 300.00, [N/A], P0\n",
         };
         output.repeat(line.as_bytes(), 8 << 20);
-        if section == "gpus" {
-            output.write(format!("\n{nonce} status 0\n").as_bytes());
-        }
+        output.write(format!("\n{nonce} status 0\n").as_bytes());
     }
     output.write(format!("\n{nonce} end\n").as_bytes());
 }
@@ -469,8 +472,8 @@ fn nvidia_smi_processes(output: &mut Output, nonce: &str) {
     let users = per_process(&|pid| format!("{pid} 1000 bob python train{pid}.py {}\n", "--flag ".repeat(10)));
     output.write(
         format!(
-            "\n{nonce} gpus\n{gpus}\n\n{nonce} status 0\n\n{nonce} apps\n{apps}\n{nonce} processes\n{processes}\n{nonce} \
-             users\n{users}\n{nonce} host\n/proc/loadavg 1 1 1\n\n{nonce} end\n"
+            "\n{nonce} gpus\n{gpus}\n\n{nonce} status 0\n\n{nonce} apps\n{apps}\n{nonce} status 0\n\n{nonce} \
+             processes\n{processes}\n{nonce} users\n{users}\n{nonce} end\n"
         )
         .as_bytes(),
     );

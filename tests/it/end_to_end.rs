@@ -1,13 +1,12 @@
-//! The whole path: fake driver, probe, sshd, controller and screen, and `nvidia-smi` where no probe can run.
+//! The whole path: fake driver, probe, sshd, controller and screen.
 
-use crate::lab::{Lab, gpufleet, scenario, skip, wait_gone};
+use crate::lab::{Lab, gpufleet, scenario, wait_gone};
 use crate::pty::{Pty, TIMEOUT, signal};
 use crate::sshd::{MuteServer, PASSPHRASE, Sshd, fingerprint, free_port};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 fn json(arguments: &[&str]) -> (Value, i32) {
@@ -271,104 +270,4 @@ fn diagnosis_memory_survives_a_restart_and_a_broken_file_is_kept_aside() {
     leave(pty);
     assert_eq!(std::fs::read(folder.path().join("gpufleet/memory.json.bad-1")).expect("is kept"), b"{\"version\":");
     assert_eq!(read()["version"], 2);
-}
-
-// Hosts on which no probe can run: gpufleet reads `nvidia-smi` through a real sshd.
-
-/// A fake nvidia-smi with the output of a driver of 2021; PID is replaced by the pid of this test.
-const NVIDIA_SMI: &str = r#"#!/bin/sh
-case $1 in
-  *memory.reserved*) echo 'Field "memory.reserved" is not a valid field to query.'; exit 2 ;;
-  --query-gpu=*) echo '0, GPU-aaaa, Tesla V100, 00000000:1B:00.0, 470.82, 32510, 1201, 97, 41, 68, 250.5, 300.00, [N/A], P0' ;;
-  --query-compute-apps=*) echo "GPU-aaaa, PID, 1200" ;;
-esac
-"#;
-
-/// A host that limits the size of files to one block, so that no probe can be installed.
-struct FullHost {
-    sshd: Sshd,
-    folder: tempfile::TempDir,
-}
-
-impl FullHost {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let programs = folder.path().join("bin");
-        std::fs::create_dir(&programs).unwrap();
-        let environment = format!(
-            "SetEnv SHLVL=5 PATH={}:/usr/bin:/bin XDG_CACHE_HOME={}",
-            programs.display(),
-            folder.path().join("cache").display()
-        );
-        let command = "ForceCommand trap '' XFSZ; ulimit -f 1; exec /bin/sh";
-        let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &[&environment, command]);
-        Self { sshd, folder }
-    }
-
-    fn install_fake_nvidia_smi(&self) {
-        let path = self.folder.path().join("bin/nvidia-smi");
-        std::fs::write(&path, NVIDIA_SMI.replace("PID", &std::process::id().to_string())).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    fn status(&self) -> (Value, String) {
-        let path = self.folder.path().join("hosts.toml");
-        let text = format!(
-            "[[hosts]]\nname = \"old-01\"\naddress = \"127.0.0.1\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \
-             \"{}\"\n",
-            self.sshd.port(),
-            self.sshd.client_key().display(),
-            self.sshd.known_hosts().display()
-        );
-        std::fs::write(&path, text).unwrap();
-        let path = path.display().to_string();
-        let json = gpufleet(&["status", "--json", &path]);
-        let json: Value = serde_json::from_slice(&json.stdout).unwrap();
-        let plain = gpufleet(&["status", &path]);
-        (json["hosts"][0].clone(), String::from_utf8(plain.stdout).unwrap())
-    }
-}
-
-/// Whether the machine has a real nvidia-smi, which comes first in PATH; the test is then skipped.
-fn skip_with_real_nvidia_smi() -> bool {
-    let found =
-        ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].iter().any(|folder| Path::new(folder).join("nvidia-smi").exists());
-    if found {
-        skip("this machine has a real nvidia-smi, which comes first in PATH");
-    }
-    found
-}
-
-#[test]
-fn nvidia_smi_is_used_with_the_reason_when_no_probe_can_be_installed() {
-    if skip_with_real_nvidia_smi() {
-        return;
-    }
-    let host_without_space = FullHost::new();
-    host_without_space.install_fake_nvidia_smi();
-    let (host, plain) = host_without_space.status();
-    assert_eq!((&host["state"], &host["info"]["source"]), (&"live".into(), &"nvidia-smi".into()), "{host:#}");
-    assert_eq!(host["gpu_error"], Value::Null);
-    let gpu = &host["gpus"][0];
-    assert_eq!((&gpu["name"], &gpu["utilization_percent"]), (&"Tesla V100".into(), &97.into()));
-    assert_eq!(gpu["fan_percent"], Value::Null, "a value that nvidia-smi does not print is unknown");
-    let process = &host["processes"][0];
-    assert_eq!((&process["pid"], process["cpu_percent"].is_number()), (&std::process::id().into(), true));
-    assert!(plain.contains("via nvidia-smi: no directory for the probe: "), "{plain}");
-    assert!(plain.contains("File too large"), "{plain}");
-}
-
-#[test]
-fn error_names_both_when_probe_and_nvidia_smi_are_missing() {
-    if skip_with_real_nvidia_smi() {
-        return;
-    }
-    let (host, plain) = FullHost::new().status();
-    let error = host["gpu_error"]["message"].as_str().unwrap_or_else(|| panic!("{host:#}"));
-    assert!(
-        error.starts_with("there is no nvidia-smi on this host, and no probe: no directory for the probe: "),
-        "{error}"
-    );
-    assert!(plain.contains("there is no nvidia-smi on this host, and no probe"), "{plain}");
-    assert_eq!(host["state"], "live", "host readings need no driver");
 }

@@ -12,6 +12,7 @@ mod hostile;
 mod imports;
 mod lab;
 mod notifications;
+mod nvidia_smi;
 mod probe;
 mod pty;
 mod ssh;

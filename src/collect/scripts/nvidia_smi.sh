@@ -1,9 +1,7 @@
-# Answers requests by running nvidia-smi. The controller sets: N (the nonce that begins each answer), FULL and BASIC (field
-# lists; an old nvidia-smi rejects a list with an unknown field). There is one request per line: `echo ID` or `sample`.
-# The script exits at the end of its input.
-
-NL='
-'
+# Answers requests by running nvidia-smi. The controller sets N (the nonce that begins each answer). There is one request per
+# line: `echo ID`, `host`, `gpus FIELDS`, `processes PIDS` or `stop`. Programs run in the background, so that the script
+# answers while one of them hangs in the driver. The controller requests the next one after the answer `end`, or `gone` after
+# `stop`. The script exits at the end of its input.
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
 
@@ -17,62 +15,103 @@ hello() {
   echo "login_uid $(id -u)"
   echo "login_user $(id -un)"
   echo "cpu_count $(getconf _NPROCESSORS_ONLN)"
+  set +f
+  for gpu in /proc/driver/nvidia/gpus/*; do
+    echo "gpu ${gpu##*/}"
+  done
+  set -f
   say end
 }
 
-query() { nvidia-smi "$1" --format=csv,noheader,nounits </dev/null; }
-
-sample() {
-  say gpus
-  query "--query-gpu=$FULL" 2>&1
-  code=$?
-  if [ "$code" = 2 ] && [ "$FULL" != "$BASIC" ]; then
-    FULL=$BASIC
-    say gpus
-    query "--query-gpu=$FULL" 2>&1
-    code=$?
-  fi
-  say status "$code"
-  say apps
-  apps=
-  [ "$code" = 0 ] && apps=$(query --query-compute-apps=gpu_uuid,pid,used_gpu_memory 2>/dev/null)
-  echo "$apps"
-  say processes
-  pids=
-  IFS=$NL
-  for app in $apps; do
-    pid=${app#*, }
-    pid=${pid%%,*}
-    case $pid in
-      '' | *[!0-9]*) continue ;;
-    esac
-    pids=$pids,$pid
-    if read -r line 2>/dev/null <"/proc/$pid/stat"; then echo "$line"; fi
-  done 2>/dev/null
-  IFS=$SPACE
-  say users
-  [ -n "$pids" ] && ps -ww -o pid= -o uid= -o user:32= -o args= -p "${pids#,}" 2>/dev/null
-  say host
+# Each line is an answer of its own, because the background program writes as well.
+host() {
   for file in /proc/stat /proc/loadavg /proc/uptime; do
-    if read -r line <"$file"; then echo "$file $line"; fi
+    if read -r line <"$file"; then say host "$file $line"; fi
   done
   while read -r key value _; do
     case $key in
-      MemTotal: | MemAvailable: | SwapTotal: | SwapFree:) echo "$key $value" ;;
+      MemTotal: | MemAvailable: | SwapTotal: | SwapFree:) say host "$key $value" ;;
     esac
   done </proc/meminfo
+  say host
+}
+
+# A signal interrupts the wait for a program, but not a program in the foreground.
+query() {
+  nvidia-smi "$1" --format=csv,noheader,nounits 2>&1 &
+  child=$!
+  wait "$child"
+  code=$?
+  child=
+  say status "$code"
+}
+
+gpus() {
+  say gpus
+  query "--query-gpu=$1"
+  # 2: an unknown field. The controller repeats the request without it.
+  if [ "$code" != 2 ]; then
+    say apps
+    query --query-compute-apps=gpu_uuid,pid,used_gpu_memory
+  fi
   say end
 }
 
+processes() {
+  say processes
+  IFS=,
+  for pid in $1; do
+    if read -r line 2>/dev/null <"/proc/$pid/stat"; then echo "$line"; fi
+  done 2>/dev/null
+  say users
+  ps -ww -o pid= -o uid= -o user:32= -o args= -p "$1" 2>/dev/null &
+  child=$!
+  wait "$child"
+  child=
+  say end
+}
+
+# Runs a request in the background. The last one has answered `end` or `gone`, so that its shell ends at once.
+start() {
+  [ -z "$job" ] || wait "$job"
+  (
+    child=
+    # A program that hangs in the driver may end much later.
+    trap 'trap "" TERM; [ -z "$child" ] || kill -9 "$child" 2>/dev/null; wait; say gone; exit 0' TERM
+    "$@"
+  ) </dev/null &
+  job=$!
+}
+
+# Ends the background request if it still runs: its pid may belong to another process by now.
+stop() {
+  if [ -n "$job" ] && read -r line <"/proc/$job/stat"; then
+    case $line in
+      "$job ("*") "?" $$ "*) kill "$job" ;;
+    esac
+  fi 2>/dev/null
+}
+
 main() {
-  SPACE=$IFS
+  # The folders of nvidia-smi that are often not in PATH: NVIDIA's containers, Container-Optimized OS, GKE, Flatcar and
+  # Colab, NixOS.
+  for place in /usr/local/bin /usr/local/nvidia/bin /var/lib/nvidia/bin /home/kubernetes/bin/nvidia/bin /opt/bin \
+    /run/opengl-driver/bin; do
+    PATH=$PATH:$place
+  done
+  # WSL 2: the nvidia-smi of a Linux distribution does not work there.
+  if [ -e /dev/dxg ]; then PATH=/usr/lib/wsl/lib:$PATH; else PATH=$PATH:/usr/lib/wsl/lib; fi
   set -f
+  job=
   hello
-  while read -r word id; do
+  while read -r word argument; do
     case $word in
-      echo) say echo "$id" ;;
-      sample) sample ;;
+      echo) say echo "$argument" ;;
+      host) host ;;
+      gpus | processes) start "$word" "$argument" ;;
+      stop) stop ;;
     esac
   done
+  stop
 }
 main

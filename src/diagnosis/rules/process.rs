@@ -247,7 +247,9 @@ fn was_left_behind(context: &RuleContext, position: usize) -> bool {
 fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
     let limits = &context.limits.ghost_memory;
     let target = FindingTarget::Gpu(gpu.identity.clone());
-    let (Some(used), Some(total), true) = (gpu.used_bytes, gpu.total_bytes, gpu.is_readable) else {
+    let reading = context.host.gpus().nth(position).map(|(_, reading)| reading);
+    let has_list = reading.is_some_and(|reading| reading.processes_unknown != Some(true));
+    let (Some(used), Some(total), true) = (gpu.used_bytes, gpu.total_bytes, gpu.is_readable && has_list) else {
         conditions.unknown(RuleId::GhostMemory, &target);
         return;
     };

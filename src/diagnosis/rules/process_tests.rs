@@ -198,6 +198,16 @@ fn accounted_unified_and_unknown_memory_is_not_ghost_memory() {
 }
 
 #[test]
+fn an_unknown_list_of_processes_is_not_ghost_memory() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(1200.0, |tester, _| {
+        let reading = GpuReading { processes_unknown: Some(true), ..used(tester, 100, 60) };
+        TestSample { gpus: vec![reading], processes: vec![] }
+    });
+    assert_eq!(tester.fired(), []);
+}
+
+#[test]
 fn a_gpu_that_works_for_no_process_is_critical_with_any_memory() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(400.0, |tester, _| {

@@ -161,7 +161,7 @@ impl Device {
             self.slow.write(&mut sample.reading, self.info.power_limit_watts);
         }
         if self.kind != DeviceKind::MigParent && !query.is_lost() {
-            sample.processes = self.read_processes(&mut query, buffer, now);
+            (sample.processes, sample.reading.processes_unknown) = self.read_processes(&mut query, buffer, now);
         }
         if self.buffered_samples_due && !query.is_lost() {
             self.buffered_samples_due = false;
@@ -232,21 +232,25 @@ impl Device {
         reading.nvlink_transmit_bytes_per_second = transmit.or(reading.nvlink_transmit_bytes_per_second);
     }
 
-    fn read_processes(&mut self, query: &mut DeviceQuery<'_>, buffer: &mut Vec<u64>, now: f64) -> Vec<GpuProcess> {
+    /// Returns the processes, and `Some(true)` if the driver refused the list of compute processes.
+    fn read_processes(
+        &mut self,
+        query: &mut DeviceQuery<'_>,
+        buffer: &mut Vec<u64>,
+        now: f64,
+    ) -> (Vec<GpuProcess>, Option<bool>) {
         let mut processes = ProcessRows::default();
+        // Whether the list is empty; `None` if the driver refused it.
         let mut merge = |list| {
             let buffer = &mut *buffer;
-            let entries = query.get(move |library, timer, handle| library.processes(timer, handle, list, buffer));
-            let is_empty = entries.as_ref().is_none_or(|entries| entries.iter().next().is_none());
-            if let Some(entries) = entries {
-                processes.merge_list(list, entries);
-            }
-            is_empty
+            let entries = query.get(move |library, timer, handle| library.processes(timer, handle, list, buffer))?;
+            processes.merge_list(list, entries);
+            Some(entries.iter().next().is_none())
         };
-        merge(ProcessList::Compute);
+        let is_unknown = merge(ProcessList::Compute).is_none();
         for (list, empty_since) in [ProcessList::Graphics, ProcessList::Mps].into_iter().zip(&mut self.empty_since) {
             if empty_since.is_none_or(|read_at| now - read_at >= EMPTY_LIST_SECONDS) {
-                *empty_since = merge(list).then_some(now);
+                *empty_since = (merge(list) != Some(false)).then_some(now);
             }
         }
         // In MIG mode the driver refuses process utilization.
@@ -258,7 +262,7 @@ impl Device {
                 self.utilization_window.merge(&mut processes, entries, now);
             }
         }
-        processes.rows
+        (processes.rows, is_unknown.then_some(true))
     }
 }
 
