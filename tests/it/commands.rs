@@ -313,6 +313,39 @@ fn status_repeats_until_ctrl_c() {
 }
 
 #[test]
+fn status_repeats_in_place_on_a_terminal() {
+    let mut pty = crate::pty::Pty::gpufleet((100, 12), &["status", "--demo", "--watch", "0.3"], &[]);
+    let screen = pty.wait("the table", |text| text.contains("simulated fleet") && text.contains("more lines"));
+    let heading = screen.lines().next().expect("a line").to_owned();
+    assert!(heading.starts_with("every 0.3s  "), "{screen}");
+    let later = pty.wait("a later one", |text| text.lines().next().is_some_and(|line| line != heading));
+    assert_eq!(later.matches("every 0.3s").count(), 1, "{later}");
+    pty.keys("\x03");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn repeated_status_keeps_its_connections() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let home = Home::new();
+    let mut child = home
+        .command(&["status", "--json", "--watch", "1", &hosts])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let reports: Vec<Value> =
+        read_lines(&mut stdout, 4).iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let age = |report: &Value| report["hosts"][0]["readings"]["uptime_seconds"].as_f64().expect("an uptime");
+    assert!(reports.iter().all(|report| report["hosts"][0]["state"] == "live"), "{reports:?}");
+    assert!(age(&reports[3]) > age(&reports[0]), "the readings are new");
+    assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().expect("runs").success());
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+}
+
+#[test]
 fn signal_ends_status_with_the_exit_code_of_a_shell() {
     for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let home = Home::new();

@@ -250,6 +250,66 @@ fn start_on_lab(lab: &Lab, defaults: &str, state: &Path, arguments: &[&str]) -> 
 }
 
 #[test]
+fn the_cursor_stays_on_a_job_that_was_terminated() {
+    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+    let state = tempfile::tempdir().expect("a folder");
+    let mut pty = start_on_lab(&lab, "shared_account = true", state.path(), &[]);
+    let [first, second] = [0, 1].map(|place: usize| lab.hosts[place].worker_pid());
+    pty.keys("3");
+    pty.wait("both processes", |text| text.contains(&first.to_string()) && text.contains(&second.to_string()));
+    // The first row is selected without a movement.
+    pty.keys("ohT");
+    let dialog = pty.wait_for("type hgx-01, then Enter");
+    assert!(dialog.contains(&format!("pid {first}")) && dialog.contains("findings   "), "{dialog}");
+    pty.keys("hgx-01\r");
+    pty.wait_for(&format!("TERM to pid {first} on hgx-01: sent"));
+    wait_for_end(first);
+    lab.hosts[0].driver.set(&devices(&[gpu(0), gpu(1), gpu(2), gpu(3)]));
+    let list = pty.wait("its end", |text| text.contains("ended"));
+    let cursor = list.lines().find(|line| line.contains("▸hgx")).unwrap_or_else(|| panic!("{list}"));
+    assert!(cursor.contains("ended"), "{list}");
+    pty.keys("T");
+    pty.wait_for("no process to signal: it has ended");
+    assert!(!has_ended(second));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn a_process_that_starts_another_program_does_not_appear_as_ended() {
+    let lab = Lab::start(&["hgx-01"]);
+    let mut launcher = std::process::Command::new("sh")
+        .args(["-c", "read line; exec sleep 3601"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("sh starts");
+    let launcher_pid = launcher.id();
+    let busy = |percent: u8| {
+        let process = json!([{"pid": launcher_pid, "memory_bytes": 60_129_542_144_u64, "sm_percent": percent}]);
+        let gpu =
+            json!({"utilization_percent": percent, "memory_used_bytes": 61_203_283_968_u64, "processes": process});
+        devices(&[gpu_with(0, &gpu)])
+    };
+    lab.hosts[0].driver.set(&busy(61));
+    let state = tempfile::tempdir().expect("a folder");
+    let mut pty = start_on_lab(&lab, "", state.path(), &[]);
+    pty.keys("3");
+    let pid = launcher_pid.to_string();
+    pty.wait("the launcher", |text| text.contains(&pid) && text.contains(" 61"));
+    drop(launcher.stdin.take());
+    // Two changes of the driver: the samples in between saw the new program.
+    for percent in [62, 63, 64] {
+        lab.hosts[0].driver.set(&busy(percent));
+        let list = pty.wait("a later sample", |text| text.contains(&format!(" {percent}")));
+        assert!(list.contains(&pid) && !list.contains("ended"), "{list}");
+    }
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    launcher.kill().expect("it runs");
+    launcher.wait().expect("ends");
+}
+
+#[test]
 fn term_reaches_only_the_selected_process() {
     let lab = Lab::start(&["hgx-01", "hgx-02"]);
     let state = tempfile::tempdir().expect("a folder");
