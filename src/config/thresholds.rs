@@ -187,7 +187,7 @@ thresholds! {
     LogSilent log_silent "log-silent" {
         after: Time = 1800.0, "time since the last write, at least";
         gaps: Share = 10.0, "and as a multiple of the median gap between writes, at least";
-        writes: Count = 20.0, "number of writes that must have been observed before";
+        writes: Count = 10.0, "number of writes that must have been observed before";
         utilization: Percent = 20.0, "utilisation of its GPUs, at least";
     }
     LowPowerHighUtil low_power_high_util "low-power-high-util" {
@@ -299,7 +299,7 @@ thresholds! {
         after: Time = 180.0, "duration of the condition before it warns";
     }
     HostUnreachable host_unreachable "host-unreachable" {
-        warn_after: Time = 30.0, "how long the connection is lost before it warns";
+        warn_after: Time = 90.0, "how long the connection is lost before it warns";
         crit_after: Time = 300.0, "duration before it is critical";
     }
     HostRamLow host_ram_low "host-ram-low" {

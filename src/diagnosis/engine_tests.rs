@@ -28,7 +28,11 @@ fn both(tester: &mut RuleTester, seconds: f64, states: [[(u8, f32, u8); 2]; 2]) 
             let gpus =
                 gpus.iter().map(|(utilization, watts, memory)| tester.gpu(*utilization, *watts, *memory, 70)).collect();
             let pid = 100 * (id as u32 + 1);
-            tester.send(id, &TestSample { gpus, processes: vec![slurm(pid, 0), slurm(pid + 1, 1)] }, |_| {});
+            let mut processes = vec![slurm(pid, 0), slurm(pid + 1, 1)];
+            for (process, (utilization, ..)) in processes.iter_mut().zip(states[id]) {
+                process.reading.cpu_percent = Some(if utilization == 0 { 0.4 } else { 100.0 });
+            }
+            tester.send(id, &TestSample { gpus, processes }, |_| {});
         }
         tester.wait(10.0);
     }
@@ -74,7 +78,7 @@ fn an_unreachable_host_freezes_its_findings() {
     assert_eq!(tester.firing(), [("stopped-holding-gpu", "warn")]);
     let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
     tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
-    tester.wait(60.0);
+    tester.wait(120.0);
     assert_eq!(tester.firing(), [("stopped-holding-gpu", "warn"), ("host-unreachable", "warn")]);
     let frozen = tester.finding("stopped-holding-gpu");
     assert!(frozen.is_frozen);

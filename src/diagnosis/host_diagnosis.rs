@@ -26,6 +26,13 @@ const IDLE_CPU_SHARE: f64 = 0.002;
 /// The memory of a process that has created a context and no more, at most.
 const CONTEXT_BYTES: u64 = 1 << 30;
 
+/// The number of samples in a row after which a lost GPU no longer belongs to its job.
+const LOST_FOR_GOOD_SAMPLES: u32 = 3;
+
+/// The number of short runs of one program within [`REPEAT_WINDOW`], in seconds, that are reported.
+const REPEATS: u32 = 4;
+const REPEAT_WINDOW: f64 = 1800.0;
+
 /// The maximum number of events kept, per kind.
 const MAX_EVENTS: usize = 64;
 
@@ -46,6 +53,8 @@ pub(crate) struct EndedJob {
     pub(crate) positions: Vec<usize>,
     pub(crate) log_path: Option<SafeText>,
     pub(crate) by_reboot: bool,
+    /// How often the program has ended within half an hour, if it starts again and again; 0 otherwise.
+    pub(crate) repeats: u32,
 }
 
 /// The state kept for a host apart from its GPUs, processes and jobs.
@@ -70,6 +79,10 @@ pub(crate) struct HostTrack {
     pub(crate) missing_gpu_samples: u32,
     /// The expected number of GPUs.
     pub(crate) expected_gpus: usize,
+    /// When a process was last on a GPU.
+    pub(crate) used_at: Option<f64>,
+    /// The ends of programs that ran for a short time: when, the user, the command and how long they ran.
+    short_runs: VecDeque<(f64, SafeText, SafeText, f64)>,
     /// Since when the driver has not answered, on a host without an inventory.
     pub(crate) waiting_since: Option<f64>,
 }
@@ -93,7 +106,9 @@ impl HostTrack {
                 Some(age.unwrap_or(0.0).max(observed))
             });
             let Some(first) = members.first() else { continue };
-            if held.fold(0.0, f64::max) < limits.job_ended.held_for {
+            let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
+            let repeats = if is_short && !by_reboot { self.repeats(first, t) } else { 0 };
+            if is_short && repeats < REPEATS {
                 continue;
             }
             let ended = EndedJob {
@@ -108,9 +123,27 @@ impl HostTrack {
                 positions: gpu_positions(&members),
                 log_path: first.log_path(),
                 by_reboot,
+                repeats: if repeats >= REPEATS { repeats } else { 0 },
             };
             push_bounded(&mut self.ended, ended);
         }
+    }
+}
+
+impl HostTrack {
+    /// Notes the end of a short run, and returns the number of runs of about the same length that the same program of the same
+    /// user has had within half an hour: a person who tries a script changes it in between.
+    fn repeats(&mut self, process: &ProcessTrack, t: f64) -> u32 {
+        let ran = process.age.unwrap_or(t - process.first_seen);
+        let (who, command) = (process.info.who.clone(), process.info.command.clone());
+        self.short_runs.retain(|(at, ..)| t - at <= REPEAT_WINDOW);
+        push_bounded(&mut self.short_runs, (t, who.clone(), command.clone(), ran));
+        let same = self.short_runs.iter().filter(|(_, user, name, _)| *user == who && *name == command);
+        let lengths: Vec<f64> = same.map(|(.., length)| *length).collect();
+        let (least, most) = lengths
+            .iter()
+            .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
+        if most <= 1.5 * least + 10.0 { lengths.len() as u32 } else { 0 }
     }
 }
 
@@ -394,6 +427,13 @@ impl HostDiagnosis {
         let processes: Vec<&Process> = host.processes().take(MAX_PROCESSES).collect();
         for job in &mut self.jobs {
             let is_stale = job.members.iter().any(|member| processes[*member].is_stale);
+            // A GPU that stays lost is no part of the job any more: the others are judged without it.
+            let is_present = |gpu: &JobGpu| {
+                self.gpus.get(gpu.position).is_none_or(|track| track.lost_samples < LOST_FOR_GOOD_SAMPLES)
+            };
+            if job.gpus.iter().any(is_present) {
+                job.gpus.retain(is_present);
+            }
             let is_read = |gpu: &JobGpu| self.gpus.get(gpu.position).is_some_and(|track| track.is_readable);
             job.is_readable = !is_stale && job.gpus.iter().all(is_read);
             for gpu in &mut job.gpus {
@@ -432,6 +472,9 @@ impl HostDiagnosis {
         track.first_at.get_or_insert(t);
         track.sampled_at = Some(t);
         let Some(snapshot) = &host.snapshot else { return };
+        if !self.processes.is_empty() {
+            track.used_at = Some(t);
+        }
         if let Some(kills) = snapshot.host.oom_kills {
             if let Some(before) = track.oom_kills
                 && kills > before

@@ -46,23 +46,26 @@ rules! {
         word: "stuck-spin",
         title: "GPUs read as busy but draw little power and access no memory",
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
-               memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at least 5 \
-               min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
-               at no more than 85 % of that of its own work for 5 min, with at most a quarter of its memory accesses. \
-               Warn after 5 min, critical after 10 min; later if the job waited that long before and went on by \
-               itself. While another rank works on the host or shows signs of life (saving, evaluating), the others \
-               may be waiting for it: the finding is then info after 10 min, and counting starts again when that work \
-               ends.",
+                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at least 5 \
+                min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
+                at no more than 85 % of that of its own work for 5 min, with at most a quarter of its memory accesses; \
+                at no more than 75 % if memory accesses are not reported, or if the log has stopped. Boards without \
+                power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; later if the job waited \
+                that long before and went on by itself. While another rank works (it computes, reads, writes, uses the \
+                CPU or shows signs of life, also on another host), the others may be waiting for it: the finding is \
+                then info after 10 min, and counting starts again when that work ends. While the job's log grows, warn \
+                after 20 min. Info if the GPU is only partly busy at a constant level, or beside a lost GPU.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Run `py-spy dump --pid PID` for every rank and compare the stacks: the rank that differs is the \
               cause. Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
-        limits: "Needs power, and memory utilisation if the board reports it. Does not judge MIG instances, or GPUs \
-               whose power is held up by power smoothing. A rank that uses one CPU core while its GPU rests is \
-               believed to work for 15 min. The ranks of a known model server, and a job that somebody debugs, are at \
-               most info. A job that was seen only while it hangs is reported as stuck-spin-suspect.",
+        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
+                 power smoothing. A rank that uses the CPU while its GPU rests is believed to work for 20 min. A job \
+                 that somebody debugs is at most info, also if the debugger runs another process of the user. A job \
+                 that was seen only while it hangs, and the ranks of a model server, are reported as \
+                 stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
                A100-PCIe 69 of 300 W); arXiv 2605.23918; telemetry of 306 public training runs (signs of life, \
                constant power)",
@@ -70,10 +73,13 @@ rules! {
     StuckSpinSuspect {
         word: "stuck-spin-suspect",
         title: "looks stuck; seen only after it hung",
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min, critical after 30 \
-               min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, which has no peer to wait for, while a rank works on the host, and for \
-               a model server. The confidence is \"likely\" when at least two GPUs of the job are flat at the same \
-               time.",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work, or at a constant power of up to a \
+                quarter of the range above an idle context without any memory access. Warn after 10 min, critical \
+                after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, \
+                which has no peer to wait for, while a rank or another GPU of the job works, and while its log grows. A \
+                model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began \
+                to spin on all of its GPUs, or if all of them rested between earlier requests. The confidence is \
+                \"likely\" when at least two GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Run `py-spy dump --pid PID` twice, a minute apart: the stacks of a working job differ.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -98,12 +104,14 @@ rules! {
         word: "job-stalled",
         title: "a job worked before and does nothing now",
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
-               processes uses at most 0.02 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
-               child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
-               single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
-               ranks of a launcher warn in any case; another process is info, since it may wait for requests. If the \
-               job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
-               (critical). On MIG instances only the CPU is judged, at info.",
+                processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
+                child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
+                single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
+                ranks of a launcher warn in any case; another process is info, since it may wait for requests. If the \
+                job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
+                (critical). A batch job that was first seen idle counts if its CPU time shows earlier work; it warns \
+                after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers \
+                rest, at info. A server that was busy for long is info after 30 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Run `py-spy dump --pid PID` and read the end of the log.",
@@ -117,11 +125,11 @@ rules! {
         word: "input-stall",
         title: "GPUs wait for input data",
         fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
-               finding names the cause: CPU (the workers use 80 % of a core each), storage (a worker is in disk sleep \
-               in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or unknown. A job that \
-               stopped at once is info first and warns after half an hour, since it may evaluate or prepare data; \
-               later if it paused that long before. Info at less than half of the earlier utilisation for 20 min if \
-               the CPU or the storage is the cause.",
+                finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
+                busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
+                20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
+                it may evaluate or prepare data; later if it paused that long before. Info at less than half of the \
+                earlier utilisation for 20 min, or for 35 min if the cause is unknown.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
@@ -129,7 +137,8 @@ rules! {
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
-               whose workers use all of their CPU is info after 25 min.",
+                 is info after 25 min if its workers or its storage are the cause, or after 35 min if it works in \
+                 short bursts.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -196,10 +205,11 @@ rules! {
     IdleHog {
         word: "idle-hog",
         title: "GPU memory held for hours without work",
-        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use \
-               within 10 min does not count), and it uses at most 0.05 CPU cores, and 0.02 more for each further \
-               process; a notebook 0.15. Info after 1 h, warn after 2 h, critical after 12 h. Always info for a known \
-               model server.",
+        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within \
+                10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook 0.15. Info \
+                after 1 h. Warn after 2 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
+                that was at sustained work; any other program may wait for requests and warns after 12 h. Always info \
+                for a known model server.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",
         not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \
@@ -211,9 +221,9 @@ rules! {
     JobEnded {
         word: "job-ended",
         title: "a job left its GPUs",
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within \
-               60 s, the kernel killed a process because memory ran out, one of its GPUs reported an Xid, or the \
-               host rebooted.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
+                s, the kernel killed a process because memory ran out, or the host rebooted. Also when a program ends \
+                for the fourth time within half an hour after runs of about the same length.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -223,8 +233,9 @@ rules! {
     LogSilent {
         word: "log-silent",
         title: "a job works but its log does not grow",
-        fires: "For your own processes: the GPU is busy, and the file behind stdout or stderr was not written for 30 \
-               min and for ten times its median gap between writes, after at least 20 observed writes.",
+        fires: "For your own processes: the GPU is busy, or its utilisation is unknown, and the file behind stdout or \
+                stderr was not written for 30 min and for ten times its median gap between writes, after at least 10 \
+                observed writes.",
         means: "The job may have stopped making progress, or only stopped reporting it.",
         next: "Read the log with `tail`, and run `py-spy dump --pid PID`.",
         not: "a program that rarely writes",
@@ -273,9 +284,10 @@ rules! {
         word: "gpu-mem-leak",
         title: "the GPU memory of a process grows for hours",
         fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
-               (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
-               first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. At this \
-               rate (Theil-Sen) the memory is full within 24 h.",
+                (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
+                first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
+                the memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, \
+                is info.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
@@ -335,7 +347,8 @@ rules! {
     DriverMismatch {
         word: "driver-mismatch",
         title: "the versions of the driver's library and kernel module differ",
-        fires: "NVML returns LIB_RM_VERSION_MISMATCH.",
+        fires: "NVML returns LIB_RM_VERSION_MISMATCH. Critical at once if a program used a GPU within the last 10 min; \
+                otherwise info, and critical after 10 min, since an administrator may be updating the driver.",
         means: "The driver was updated on a running system: no new program can use the GPUs, running ones continue.",
         next: "Reboot, or reload the nvidia modules while no program uses the GPUs.",
         not: "a missing driver, or one that does not answer",
@@ -379,7 +392,7 @@ rules! {
         word: "temperature",
         title: "a GPU is near its slowdown temperature",
         fires: "The GPU is within 3 C of the temperature at which the hardware slows it down, for 5 min. Clears at 6 \
-               C.",
+                C.",
         means: "The GPU will slow down soon, or already does.",
         next: "As for thermal-throttle.",
         not: "a warm GPU far from its own slowdown temperature",
@@ -451,10 +464,12 @@ rules! {
         word: "pcie-degraded",
         title: "a PCIe link is slower than both ends support",
         fires: "Under load (50 % or more) for 2 min, the link has fewer lanes or an older generation than both ends \
-               support.",
+                support. Warn if the link was faster before, or is faster on another GPU of the model on the host; \
+                otherwise info.",
         means: "A riser, a slot or a bad contact: copies between host and GPU are slow.",
         next: "Run `nvidia-smi -q -d PCI` and `lspci -vv`. Reseat the GPU.",
-        not: "an idle GPU, whose link drops to generation 1, and GPUs with unified memory",
+        not: "an idle GPU, whose link drops to generation 1, GPUs with unified memory, and boards on which two slots \
+              share their lanes",
         limits: "No known limits.",
         source: "nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth",
     }
@@ -483,8 +498,10 @@ rules! {
     RendezvousStuck {
         word: "rendezvous-stuck",
         title: "the ranks of a job wait for each other and never begin",
-        fires: "Several ranks of a launcher, or a Slurm job, were seen soon after their start. Their GPUs have never been \
-               busy, and for 20 min no rank uses CPU time, reads or writes.",
+        fires: "Several ranks of a launcher, a Slurm job, or several processes that hold a context each (2 GiB at \
+                most) were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses \
+                CPU time, reads or writes. Ranks that wait in a loop on one core, without workers, reads or writes, \
+                are info, and warn after 30 min if their reads and writes are visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Run `py-spy dump --pid \
@@ -553,8 +570,9 @@ rules! {
     HostUnreachable {
         word: "host-unreachable",
         title: "a host cannot be reached",
-        fires: "The connection is lost for 30 s (warn) or 5 min (critical). Three or more hosts, or all hosts, that \
-               are lost within 10 s of each other are one finding.",
+        fires: "The connection is lost for 90 s (warn) or 5 min (critical). A host on which no program used a GPU is \
+                info first and warns after 7.5 min. Three or more hosts, or all hosts, that are lost within 10 s of \
+                each other are one finding.",
         means: "The host, its network or something in between is down. If many are lost at once: a bastion, a \
                switch, or the network of this computer.",
         next: "Try `ssh HOST`, the console or the BMC.",
@@ -577,7 +595,7 @@ rules! {
         word: "oom-kill",
         title: "the kernel killed a process because memory ran out",
         fires: "The kernel's count of such kills rises. The finding names GPU processes that disappeared at the same \
-               time.",
+                time.",
         means: "The host, a container or a Slurm job ran out of memory.",
         next: "Run `dmesg | grep -i 'killed process'` for the process, its size and its cgroup.",
         not: "an out-of-memory error on a GPU, which the program reports",
@@ -598,8 +616,9 @@ rules! {
     NfsHang {
         word: "nfs-hang",
         title: "a filesystem does not answer",
-        fires: "The filesystem has not answered for 5 s (info) or 2 min (warn), or for five attempts in a row \
-               (critical). Hosts that mount it at the same path (network filesystems only) are one finding.",
+        fires: "The filesystem has not answered for 5 s (info) or 2 min (warn; 4 min if no GPU process waits), or for \
+                five attempts in a row (critical). Hosts that mount it at the same path (network filesystems only) are \
+                one finding.",
         means: "The file server or the network to it is down. Processes that access it stay in state D until it is \
                back.",
         next: "Run `findmnt PATH`, `ping` the server, and run `nfsstat -m`. `dmesg` shows \"server not responding\".",

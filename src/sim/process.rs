@@ -154,7 +154,12 @@ impl Process {
         self.written += load.writes * step;
         self.read += load.reads * step;
         self.walk += rng.normal() * phase.number("walk").unwrap_or(0.0) * (step / 60.0).sqrt();
-        self.log_age = if phase.text("log") == Some("stops") { self.log_age + step } else { rng.between(0.2, 9.0) };
+        // A process that waits in a collective, or for nothing, writes no log.
+        let is_silent = matches!(phase.word.as_str(), "spin" | "idle");
+        self.log_age = match phase.text("log") {
+            Some("stops") => self.log_age + step,
+            _ => Some(rng.between(0.2, 9.0)).filter(|_| !is_silent).unwrap_or(self.log_age + step),
+        };
         let is_waiting = phase.text("state") == Some("D") || rng.chance(load.waits);
         self.waiting_since = if is_waiting { self.waiting_since.or(Some(time)) } else { None };
         self.now = LastSample { time, into, is_waiting, memory: 0.0, load };

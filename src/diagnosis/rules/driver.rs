@@ -13,6 +13,9 @@ const SLOW: f32 = 5.0;
 /// The first initialisation of the driver may take this long, in seconds.
 const FIRST_INIT: f64 = 5.0;
 
+/// How long an administrator may take to update the driver of an unused host, in seconds.
+const UPDATE_SECONDS: f64 = 600.0;
+
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let inventory = context.host.inventory.as_ref();
     let of_inventory = inventory.and_then(|inventory| inventory.error.as_ref());
@@ -22,7 +25,15 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
     blocked(context, conditions, has(DriverErrorKind::Blocked), inventory.is_none());
     if has(DriverErrorKind::VersionMismatch) {
-        let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
+        // On a host that nobody uses an administrator updates the driver and reloads it.
+        let t = context.sample_time.t;
+        let is_used = context.host_track.used_at.is_some_and(|at| t - at <= UPDATE_SECONDS);
+        let escalation = if is_used {
+            Escalation::one(Severity::Crit, 0.0)
+        } else {
+            Escalation::two((Severity::Info, 0.0), (Severity::Crit, UPDATE_SECONDS))
+        };
+        let evaluation = Evaluation::new(escalation, Confidence::Certain, 0.0);
         conditions.met(
             RuleId::DriverMismatch,
             &FindingTarget::Host,
@@ -281,17 +292,24 @@ mod tests {
 
     #[test]
     fn a_driver_mismatch_inhibits_other_findings() {
+        let mismatch = |snapshot: &mut Snapshot, _: f64| {
+            let kind = DriverErrorKind::VersionMismatch;
+            snapshot.driver_error = Some(DriverError { kind, code: Some(18), message: "".into() });
+        };
         let mut tester = RuleTester::new(gpus(0..2));
-        tester.run_edited(
-            60.0,
-            |_, _| TestSample::default(),
-            |snapshot, _| {
-                let kind = DriverErrorKind::VersionMismatch;
-                snapshot.driver_error = Some(DriverError { kind, code: Some(18), message: "".into() });
-            },
-        );
-        assert_eq!(tester.firing(), [("driver-mismatch", "crit")]);
+        tester.run(60.0, |tester, _| TestSample {
+            processes: vec![process(7, "python train.py", &[(0, 40)])],
+            ..quiet(tester, 2)
+        });
+        tester.run_edited(60.0, |_, _| TestSample::default(), mismatch);
+        assert_eq!(tester.finding("driver-mismatch").severity.word(), "crit");
         assert_eq!(tester.notified(), 1);
+        // An administrator updates the driver of a host that nobody uses.
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run_edited(300.0, |_, _| TestSample::default(), mismatch);
+        assert_eq!((tester.firing(), tester.notified()), (vec![("driver-mismatch", "info")], 0));
+        tester.run_edited(400.0, |_, _| TestSample::default(), mismatch);
+        assert_eq!(tester.firing(), [("driver-mismatch", "crit")]);
     }
 
     #[test]

@@ -16,6 +16,13 @@ const HALF_SPEED: f64 = 0.5;
 const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
 /// The window in which a job must have been slow at half speed, in seconds.
 const HALF_SPEED_WINDOW: f64 = 1200.0;
+/// How long a job is slow for an unknown reason before it is listed, in seconds.
+const UNKNOWN_AFTER: f64 = 900.0;
+/// The share of samples at rest, in percent of the samples, and the largest utilisation of a job that waits for data between
+/// short bursts of work.
+const BURST_PERCENT: u8 = 50;
+/// The CPU utilisation of a host from which its CPUs are the reason, in percent.
+const HOST_CPU_PERCENT: f32 = 90.0;
 /// How long a stopped job is observed before anybody is notified, in seconds.
 const STOPPED_WARN_AFTER: f64 = 1200.0;
 
@@ -76,12 +83,13 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         conditions.in_hysteresis(RuleId::InputStall, target);
         return;
     }
-    let Some(cause) = cause(context, job).filter(|cause| is_slow || !matches!(cause, Cause::Unknown)) else { return };
+    let Some(cause) = cause(context, job) else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
     // A job at 0 % may evaluate or prepare data. One that paused before and went on by itself may pause as long again.
     let is_stopped = job.was_quiet(t, limits.warn_after);
     let patience = (1.5 * f64::from(job.longest_quiet) - limits.warn_after).max(STOPPED_WARN_AFTER);
     let escalation = match (is_slow, is_stopped) {
+        (false, _) if matches!(cause, Cause::Unknown) => Escalation::one(Severity::Info, UNKNOWN_AFTER),
         (false, _) => Escalation::one(Severity::Info, 0.0),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
         (true, true) => Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, patience)),
@@ -95,7 +103,12 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
                 let workers = context.members(job).filter_map(|process| process.descendants);
                 let workers = workers.fold(0, u32::saturating_add);
                 let next = "use more data loader workers, or cheaper transforms".to_owned();
-                (format!("its {workers} workers use all of their CPU"), next)
+                let why = if workers == 0 {
+                    "the CPUs of the host are busy".to_owned()
+                } else {
+                    format!("its {workers} workers use all of their CPU")
+                };
+                (why, next)
             }
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
             Cause::Unknown => {
@@ -110,25 +123,46 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     });
 }
 
-/// A job that was never seen at full speed while its workers use all of their CPU.
+/// A job that was never seen at full speed, and waits for its workers or its storage, or works in short bursts.
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
     let is_slow = (STARVED_PERCENT.0..STARVED_PERCENT.1).contains(&mean);
-    if !is_slow || !matches!(cause(context, job), Some(Cause::Cpu)) {
+    let Some(cause) = cause(context, job).filter(|_| is_slow) else { return };
+    let has_bursts = || {
+        let begin = context.sample_time.t - HALF_SPEED_WINDOW;
+        job.gpus.iter().all(|gpu| {
+            let stats = context.gpus.get(gpu.position).map(|track| track.window.stats(begin));
+            stats.is_some_and(|stats| {
+                stats.least_utilization <= Some(5) && stats.most_utilization >= Some(BURST_PERCENT)
+            })
+        })
+    };
+    if matches!(cause, Cause::Unknown) && !has_bursts() {
         return;
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, 300.0), Confidence::Suspected, MIN_STALL_SECONDS);
+    let after = if matches!(cause, Cause::Unknown) { UNKNOWN_AFTER } else { 300.0 };
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, MIN_STALL_SECONDS);
     conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
         let gpus = context.format_gpus(job.positions());
         let were = if job.gpus.len() == 1 { "was" } else { "were" };
         let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
         let (noun, use_) = if workers == 1 { ("worker", "uses") } else { ("workers", "use") };
+        let (why, next) = match cause {
+            Cause::Cpu if workers > 0 => (
+                format!("its {workers} {noun} {use_} all of their CPU"),
+                "use more data loader workers, or cheaper transforms".to_owned(),
+            ),
+            Cause::Cpu => ("the CPUs of the host are busy".to_owned(), "top -b -n 1 | head -20".to_owned()),
+            Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
+            Cause::Unknown => {
+                ("for an unknown reason".to_owned(), format!("py-spy dump --pid {}", context.first_pid(job)))
+            }
+        };
         let sentence = format!(
-            "{gpus} {were} busy for {mean:.0} % of the last 20 min: {} waits for data, its {workers} {noun} {use_} all of \
-             their CPU",
+            "{gpus} {were} busy for {mean:.0} % of the last 20 min: {} waits for data, {why}",
             context.format_job(job),
         );
-        context.job_details(job, sentence, "use more data loader workers, or cheaper transforms".to_owned())
+        context.job_details(job, sentence, next)
     });
 }
 
@@ -159,7 +193,10 @@ fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
     let (workers, percent) = context.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
         (workers.saturating_add(process.descendants.unwrap_or(0)), percent + process.descendants_cpu.unwrap_or(0.0))
     });
-    if workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers) {
+    let host_cpu = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent);
+    if (workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers))
+        || host_cpu >= Some(HOST_CPU_PERCENT)
+    {
         return Some(Cause::Cpu);
     }
     job.cores.filter(|cores| !saves && *cores > context.limits.idle_hog.cpu).map(|_| Cause::Unknown)

@@ -98,7 +98,13 @@ fn short_dips_and_jobs_that_were_never_busy_are_ignored() {
     assert_eq!(tester.fired(), [("input-stall", "info")], "busy workers from the start");
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(7200.0, |tester, t| starves(tester, t, 30.0, 0));
-    assert_eq!(tester.fired(), []);
+    assert_eq!(tester.fired(), [("input-stall", "info")], "bursts from the start, for an unknown reason");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(7200.0, |tester, t| TestSample {
+        gpus: vec![tester.gpu(22, 150.0, 8, 40)],
+        ..starves(tester, t, 30.0, 0)
+    });
+    assert_eq!(tester.fired(), [], "steady work at 22 %");
 }
 
 fn job_on(count: u16) -> Vec<TestProcess> {

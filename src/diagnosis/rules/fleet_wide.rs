@@ -24,6 +24,8 @@ const SUSPEND_GAP: Duration = Duration::from_secs(30);
 const SAME_OUTAGE_SECONDS: f64 = 10.0;
 /// The number of hosts that makes an outage, if it is not the whole fleet.
 const MIN_OUTAGE_HOSTS: usize = 3;
+/// How many times longer a host without work may be unreachable before it warns.
+const UNUSED_PATIENCE: f64 = 5.0;
 /// How long a live connection may be silent while other hosts send data, in seconds.
 const SILENCE: f64 = 300.0;
 /// If no host was heard for this long although a connection is live, this computer was suspended, in seconds.
@@ -146,7 +148,8 @@ impl FleetWide {
             }
             conditions.begin_sample(host, sample_time, false, limits.off);
             if let Some(since) = diagnosis.link_lost_at {
-                unreachable(conditions, host, &limits.host_unreachable, since, sample_time);
+                let is_used = !diagnosis.processes.is_empty();
+                unreachable(conditions, (host, is_used), &limits.host_unreachable, since, sample_time);
             }
             conditions.finish_sample(|_| true);
             conditions.inhibit(|_, _| is_in_outage);
@@ -309,13 +312,20 @@ fn escalation(limits: &HostUnreachable) -> Escalation {
 
 fn unreachable(
     conditions: &mut Conditions,
-    host: &Host,
+    (host, is_used): (&Host, bool),
     limits: &HostUnreachable,
     since: f64,
     sample_time: SampleTime,
 ) {
     let run = Run { since, covered: sample_time.t - since };
-    let evaluation = Evaluation::new(escalation(limits), Confidence::Certain, 0.0).since(run);
+    // Nobody waits for a host without work: its administrator may restart it.
+    let escalation = if is_used {
+        escalation(limits)
+    } else {
+        let patience = UNUSED_PATIENCE * limits.warn_after;
+        Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, patience.max(limits.crit_after)))
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Certain, 0.0).since(run);
     conditions.met(RuleId::HostUnreachable, &FindingTarget::Host, evaluation, |lasted, _| {
         let why = host.link.error().map_or_else(String::new, |error| format!(": {}", error.message));
         let next = host.link.error().and_then(|error| error.hint.clone());
@@ -421,7 +431,7 @@ fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
 mod tests {
     use super::*;
     use crate::diagnosis::testing::{RuleTester, TestSample};
-    use crate::fleet::fixture::gpus;
+    use crate::fleet::fixture::{gpus, process};
     use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
     use crate::wire::GpuInfo;
 
@@ -435,7 +445,8 @@ mod tests {
         while tester.t < end {
             for id in 0..tester.fleet.hosts().len() {
                 if !silent.contains(&id) {
-                    let test_sample = TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] };
+                    let processes = vec![process(7, "python train.py", &[(0, 40)])];
+                    let test_sample = TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes };
                     tester.send(id, &test_sample, |_| {});
                 }
             }
@@ -456,6 +467,8 @@ mod tests {
         send_samples(&mut tester, 10.0, 1..2);
         drop_link(&mut tester, 1);
         assert_eq!(tester.fired(), []);
+        send_samples(&mut tester, 60.0, 1..2);
+        assert_eq!(tester.fired(), [], "a minute is a restart of a switch");
         send_samples(&mut tester, 40.0, 1..2);
         assert_eq!(tester.firing(), [("host-unreachable", "warn")]);
         assert!(tester.finding("host-unreachable").sentence.contains("no answer within 10 s"));
@@ -478,7 +491,7 @@ mod tests {
         for id in 0..30 {
             drop_link(&mut tester, id);
         }
-        send_samples(&mut tester, 60.0, 0..30);
+        send_samples(&mut tester, 120.0, 0..30);
         assert_eq!(tester.firing(), [("host-unreachable", "warn")]);
         let finding = tester.finding("host-unreachable");
         assert_eq!(finding.hosts.len(), 30);
@@ -605,8 +618,29 @@ mod tests {
         send_samples(&mut tester, 60.0, 0..0);
         send_samples(&mut tester, 120.0, 1..2);
         assert_eq!(tester.fired(), [], "a gap of two minutes");
-        send_samples(&mut tester, 240.0, 1..2);
+        send_samples(&mut tester, 300.0, 1..2);
         assert_eq!(tester.firing(), [("host-unreachable", "warn")]);
+    }
+
+    #[test]
+    fn a_host_without_work_may_be_away_for_minutes() {
+        let mut tester = RuleTester::of(vec![gpus(0..1), gpus(0..1)], Thresholds::default());
+        let quiet = |tester: &mut RuleTester| TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] };
+        let test_sample = quiet(&mut tester);
+        tester.send(0, &test_sample, |_| {});
+        tester.send(1, &test_sample, |_| {});
+        tester.wait(10.0);
+        drop_link(&mut tester, 1);
+        let mut send = |seconds: f64| {
+            let end = tester.t + seconds;
+            while tester.t < end {
+                tester.send(0, &test_sample, |_| {});
+                tester.wait(10.0);
+            }
+            tester.firing()
+        };
+        assert_eq!(send(240.0), [("host-unreachable", "info")]);
+        assert_eq!(send(300.0), [("host-unreachable", "warn")]);
     }
 
     #[test]

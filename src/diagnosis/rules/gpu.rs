@@ -163,7 +163,19 @@ fn pcie(
         conditions.unknown(RuleId::PcieDegraded, target);
         return;
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, limits.after), Confidence::Certain, 30.0);
+    // Many boards share their lanes by design. A link that was faster before, or beside faster ones of its model, is at fault.
+    let was_faster = is_below(reading.pcie_width, gpu.best_link.map(|link| link.0))
+        || is_below(reading.pcie_generation, gpu.best_link.map(|link| link.1));
+    let siblings =
+        context.host.gpus().enumerate().filter(|(other, (there, _))| *other != position && there.name == info.name);
+    let is_full = |there: &GpuTrack| {
+        there.best_link.is_some_and(|link| {
+            is_below(reading.pcie_width, Some(link.0)) || is_below(reading.pcie_generation, Some(link.1))
+        })
+    };
+    let is_odd = siblings.filter_map(|(other, _)| context.gpus.get(other)).any(is_full);
+    let severity = if was_faster || is_odd { Severity::Warn } else { Severity::Info };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 30.0);
     conditions.met(RuleId::PcieDegraded, target, evaluation, |_, _| {
         let link = |generation: Option<u8>, width: Option<u8>| {
             let known = |value: Option<u8>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
@@ -488,13 +500,19 @@ mod tests {
             processes: vec![],
         });
         assert_eq!(tester.fired(), []);
-        tester.run(140.0, |tester, _| {
-            busy(tester, |gpu| {
-                gpu.pcie_generation = Some(5);
-                gpu.pcie_width = Some(8);
-            })
-        });
-        assert_eq!(tester.firing(), [("pcie-degraded", "warn")]);
+        let linked = |width: u8| {
+            move |tester: &mut RuleTester, _: f64| {
+                busy(tester, |gpu| {
+                    gpu.pcie_generation = Some(5);
+                    gpu.pcie_width = Some(width);
+                })
+            }
+        };
+        tester.run(140.0, linked(8));
+        assert_eq!(tester.firing(), [("pcie-degraded", "info")], "eight lanes from the start may be by design");
+        tester.run(140.0, linked(16));
+        tester.run(140.0, linked(8));
+        assert_eq!(tester.firing(), [("pcie-degraded", "warn")], "it had sixteen before");
         assert_eq!(
             tester.finding("pcie-degraded").sentence,
             "GPU 0 runs at PCIe gen 5 x8 but both ends support gen 5 x16"

@@ -127,6 +127,9 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     });
 }
 
+/// How many times longer a filesystem that no process waits for may be silent before it warns.
+const UNUSED_MOUNT_PATIENCE: f64 = 2.0;
+
 /// How long an OOM kill is listed, in seconds.
 const OOM_RETENTION: f64 = 1800.0;
 
@@ -198,7 +201,10 @@ fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesyst
     let escalation = if is_long {
         Escalation::one(Severity::Crit, limits.info_after)
     } else {
-        Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, limits.warn_after))
+        // A filesystem that no GPU process waits for may be away for longer.
+        let is_needed = context.processes.iter().any(|process| process.blocked.is_some());
+        let patience = if is_needed { 1.0 } else { UNUSED_MOUNT_PATIENCE };
+        Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, patience * limits.warn_after))
     };
     let evaluation = Evaluation::new(escalation, Confidence::Certain, 5.0).since(run);
     conditions.met(RuleId::NfsHang, &FindingTarget::Mount(filesystem.mount_point.clone()), evaluation, |lasted, _| {
@@ -286,7 +292,7 @@ mod tests {
         let mut tester = RuleTester::new(gpus(0..1));
         with_host(&mut tester, 300.0, memory(85));
         assert_eq!(tester.fired(), []);
-        with_host(&mut tester, 60.0, memory(91));
+        with_host(&mut tester, 60.0, memory(95));
         assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
         with_host(&mut tester, 60.0, memory(85));
         assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
@@ -300,11 +306,11 @@ mod tests {
     fn a_flapping_finding_notifies_once() {
         let mut tester = RuleTester::new(gpus(0..1));
         for _ in 0..20 {
-            with_host(&mut tester, 90.0, memory(92));
+            with_host(&mut tester, 90.0, memory(95));
             with_host(&mut tester, 90.0, memory(70));
         }
         assert_eq!(tester.notified(), 1);
-        with_host(&mut tester, 90.0, memory(92));
+        with_host(&mut tester, 90.0, memory(95));
         assert!(tester.finding("host-ram-low").is_flapping);
         // It stays firing until it has been steady for 30 minutes.
         with_host(&mut tester, 1000.0, memory(70));

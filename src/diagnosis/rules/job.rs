@@ -7,11 +7,11 @@ use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::gpu_state::HELD_MIB;
 use crate::diagnosis::host_diagnosis::EndedJob;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{JobTrack, ProcessTrack};
+use crate::diagnosis::track::{JobGpu, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::JobKey;
 use crate::wire::shell::absolute_path;
-use crate::wire::{ProcessState, SafeText};
+use crate::wire::{Owner, ProcessState, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for job in context.jobs.iter().filter(|job| job.is_readable) {
@@ -39,8 +39,12 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     // The user who stopped or debugs a job knows that it does nothing.
     let is_halted =
         |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced));
-    let is_judged = was_active && holds && !job.is_server && !job.is_notebook && !context.members(job).any(is_halted);
-    let (Some(run), true) = (job.stalled_run, is_judged) else { return };
+    let is_idle_batch = !was_active && had_worked_before(context, job);
+    let is_judged = (was_active || is_idle_batch) && holds && !job.is_notebook && !context.members(job).any(is_halted);
+    // The main process may wait in a loop. Then its workers tell whether it goes on.
+    let is_unclear = job.is_blind || job.gpus.iter().any(|gpu| !gpu.is_exclusive);
+    let unfed = job.unfed_run.filter(|_| is_unclear && job.stalled_run.is_none());
+    let (Some(run), true) = (job.stalled_run.or(unfed), is_judged) else { return };
     // A job that paused and resumed without help may pause as long again.
     let pause = f64::from(job.longest_pause.max(job.longest_quiet));
     // A single process may wait for an upload at its end.
@@ -48,16 +52,30 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
     // Somebody waits for a batch job and for a training run. Any other process may wait for requests.
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
-        _ if job.is_blind || job.is_debugged => Escalation::one(Severity::Info, warn_after),
+        _ if job.is_blind || job.is_debugged || unfed.is_some() => Escalation::one(Severity::Info, warn_after),
+        // A server that was busy may have no requests now.
+        (_, was_busy) if job.is_server => {
+            if !was_busy {
+                return;
+            }
+            Escalation::one(Severity::Info, crit_after)
+        }
+        _ if is_idle_batch => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(IDLE_BATCH_WARN_AFTER)))
+        }
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
         (true, false) => Escalation::one(Severity::Warn, warn_after),
         (false, false) => Escalation::one(Severity::Info, warn_after),
     };
-    let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
+    let confidence = if is_idle_batch { Confidence::Suspected } else { Confidence::Likely };
+    let evaluation = Evaluation::new(escalation, confidence, 60.0).since(run);
     conditions.met(RuleId::JobStalled, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(job.positions());
+        let before = if is_idle_batch { "used the CPU before" } else { "worked before" };
+        let idle = if job.is_blind { "whose utilisation is unknown" } else { "at 0 to 1 %" };
+        let cpu = if unfed.is_some() { "its workers rest" } else { "no CPU time" };
         let sentence = format!(
-            "{} worked before and has done nothing for {}: {gpus} at 0 to 1 %, no CPU time, no reads or writes, {} still held",
+            "{} {before} and has done nothing for {}: {gpus} {idle}, {cpu}, no reads or writes, {} still held",
             context.format_job(job),
             duration(lasted),
             job.memory_bytes().map_or_else(|| "memory".to_owned(), gibibytes),
@@ -72,10 +90,20 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let is_new = job.age_at_first.is_some_and(|age| age <= limits.young);
     let has_begun = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds > 30.0);
     let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind;
-    let (Some(run), true) = (job.stalled_run, is_new && !has_begun && !is_waiter && is_batch(context, job)) else {
-        return;
+    // Ranks that hold nothing but a context wait for each other, whatever started them: a server would load its model.
+    let is_context = |gpu: &JobGpu| gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES);
+    let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(is_context);
+    let is_judged = is_new && !has_begun && !is_waiter && (are_ranks || is_batch(context, job));
+    let (Some(run), true) = (job.stalled_run.or(job.loop_run), is_judged) else { return };
+    // Ranks that use a core may compile or prepare data. Their reads, writes and logs tell, where they can be seen.
+    let is_seen = context.members(job).all(ProcessTrack::shows_io);
+    let escalation = match job.stalled_run {
+        Some(_) => Escalation::one(Severity::Warn, limits.warn_after),
+        None if is_seen => {
+            Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, 1.5 * limits.warn_after))
+        }
+        None => Escalation::one(Severity::Info, limits.warn_after),
     };
-    let escalation = Escalation::one(Severity::Warn, limits.warn_after);
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
     conditions.met(RuleId::RendezvousStuck, target, evaluation, |lasted, _| {
         let sentence = format!(
@@ -90,11 +118,48 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 
 /// How long a job of one process must have done nothing before it warns, in seconds.
 const SINGLE_WARN_AFTER: f64 = 1200.0;
+/// The memory of a rank that has created its context and no more, at most.
+const CONTEXT_BYTES: u64 = 2 << 30;
 
-/// Whether the job runs under Slurm, or has a launcher with several ranks.
+/// How long a batch job that was never seen at work must have done nothing before it warns, in seconds.
+const IDLE_BATCH_WARN_AFTER: f64 = 2400.0;
+/// A process that used this share of a core over its life, and lived for this many seconds before it was first seen, had
+/// worked.
+const LIFE_CORES: f64 = 0.3;
+const LIFE_SECONDS: f64 = 1800.0;
+
+/// Whether the job runs under Slurm, has a launcher with several ranks, or ranks on several hosts.
 fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
     let has_launcher = |process: &ProcessTrack| process.info.launcher.is_some();
-    matches!(job.key, JobKey::Slurm { .. }) || (job.members.len() > 1 && context.members(job).all(has_launcher))
+    let is_distributed = || job.members.len() > 1 || context.peers.parts(job, context.host.id).next().is_some();
+    matches!(job.key, JobKey::Slurm { .. }) || (is_distributed() && context.members(job).all(has_launcher))
+}
+
+/// Whether a batch job that was first seen idle had worked before: its CPU time tells, and it holds more than a context.
+fn had_worked_before(context: &RuleContext, job: &JobTrack) -> bool {
+    let had_worked = |process: &ProcessTrack| {
+        let (Some(age), Some(used)) = (process.age, process.cpu_seconds) else { return false };
+        let lived = age - (context.sample_time.t - process.first_seen);
+        lived >= LIFE_SECONDS && used >= LIFE_CORES * lived
+    };
+    let holds = |gpu: &JobGpu| {
+        let total = context.gpus.get(gpu.position).and_then(|track| track.total_bytes);
+        total.zip(gpu.memory_bytes).is_some_and(|(total, bytes)| bytes >= total / 5)
+    };
+    !job.is_server && is_batch(context, job) && context.members(job).all(had_worked) && job.gpus.iter().all(holds)
+}
+
+/// Whether somebody waits for the job: it computes, or a person left it open. A service waits for requests.
+fn is_expected_to_work(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_service = |process: &ProcessTrack| {
+        let owner = process.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
+        matches!(owner, Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. }))
+    };
+    let was_training = job.idle_start().is_some_and(|since| job.was_training(since));
+    job.is_notebook
+        || job.is_debugged
+        || was_training
+        || (is_batch(context, job) && !context.members(job).any(is_service))
 }
 
 fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
@@ -115,12 +180,15 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
     let run = proven.map_or(observed, |since| Run { since, covered: context.sample_time.t - since });
     let escalation = if job.is_server || job.is_blind {
         Escalation::one(Severity::Info, limits.info_after)
-    } else {
+    } else if is_expected_to_work(context, job) {
         Escalation::three(
             (Severity::Info, limits.info_after),
             (Severity::Warn, limits.warn_after),
             (Severity::Crit, limits.crit_after),
         )
+    } else {
+        // Nothing tells a program that waits for requests from a forgotten one but time.
+        Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, limits.crit_after))
     };
     let at_least = proven.is_some() || observed.since <= job.first_seen;
     let evaluation = Evaluation { at_least, ..Evaluation::new(escalation, Confidence::Certain, 60.0).since(run) };
@@ -149,15 +217,22 @@ const ENDED_RETENTION: f64 = 600.0;
 
 fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJob) {
     let coincidence = coincidence(context, ended);
-    let severity = if coincidence.is_some() && ended.is_mine { Severity::Warn } else { Severity::Info };
+    // An Xid has a finding that notifies already.
+    let is_unreported = ended.by_reboot || was_oom(context, ended);
+    let severity = if is_unreported && ended.is_mine { Severity::Warn } else { Severity::Info };
     let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
     conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
         let gap = ended.missed_at - ended.last_seen;
         let when = if gap > 60.0 { format!(" within the last {} without data", duration(gap)) } else { String::new() };
         let ran = ended.age.map_or_else(String::new, |age| format!(" after {}", duration(age)));
         let why = coincidence.as_ref().map_or_else(String::new, |event| format!("; {event}"));
+        let again = if ended.repeats > 1 {
+            format!(" for the {}th time in half an hour", ended.repeats)
+        } else {
+            String::new()
+        };
         let sentence = format!(
-            "{} ended{when}{ran}: it left {} and released {}{why}",
+            "{} ended{again}{when}{ran}: it left {} and released {}{why}",
             ended.label,
             if ended.positions.is_empty() {
                 "its GPUs".to_owned()
@@ -189,7 +264,7 @@ fn coincidence(context: &RuleContext, ended: &EndedJob) -> Option<String> {
     if ended.by_reboot {
         return Some("the host was rebooted".to_owned());
     }
-    if context.host_track.oom_events.iter().any(|(at, _)| is_near(*at)) {
+    if was_oom(context, ended) {
         return Some("at that time the kernel killed a process because memory ran out".to_owned());
     }
     let on_its_gpus = |identity: &SafeText| {
@@ -198,6 +273,13 @@ fn coincidence(context: &RuleContext, ended: &EndedJob) -> Option<String> {
     };
     let xid = context.host_track.xids.iter().find(|(at, identity, _)| is_near(*at) && on_its_gpus(identity));
     xid.map(|(_, _, xid)| format!("at that time one of its GPUs reported Xid {xid}"))
+}
+
+/// Whether the kernel killed a process near the end of a job because memory ran out.
+fn was_oom(context: &RuleContext, ended: &EndedJob) -> bool {
+    let near = context.limits.job_ended.coincidence;
+    let is_near = |at: f64| at >= ended.last_seen - near && at <= ended.missed_at + near;
+    context.host_track.oom_events.iter().any(|(at, _)| is_near(*at))
 }
 
 fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
@@ -213,7 +295,7 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         let busy = job.gpus.iter().filter_map(|gpu| gpu.activity).max().unwrap_or(0);
         if f64::from(log.writes) < limits.writes
             || age < limits.after.max(limits.gaps * gap)
-            || f64::from(busy) < limits.utilization
+            || (f64::from(busy) < limits.utilization && !job.is_blind)
         {
             continue;
         }

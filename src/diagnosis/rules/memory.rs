@@ -12,7 +12,8 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for process in context.processes.iter().filter(|process| !process.is_stale) {
         let Some(leak) = process.leak else { continue };
         let target = FindingTarget::Process(process.key.clone());
-        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 600.0);
+        let severity = if leak.is_slow { Severity::Info } else { Severity::Warn };
+        let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);
         conditions.met(RuleId::GpuMemLeak, &target, evaluation, |_, _| {
             let sentence = format!(
                 "{} grew steadily by {} in {}: its GPU memory is full in {} at this rate",

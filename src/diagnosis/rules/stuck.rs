@@ -7,9 +7,12 @@ use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack};
+use crate::diagnosis::track::{
+    Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN,
+};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{GpuListStyle, format_gpu_list};
+use crate::wire::ProcessState;
 
 /// How long after work on the host the other ranks count as waiting for it, in seconds: minimum and maximum. The probe
 /// checks the bytes written by a process in every tenth sample.
@@ -17,33 +20,53 @@ const HOST_WORK_GRACE: (f64, f64) = (90.0, 720.0);
 /// How long after a sign of life on a resting GPU the other ranks count as waiting for it, in seconds. In telemetry of 29
 /// real saves by one rank, the longest time without a sign was 200 s.
 const ALIVE_GRACE: f64 = 240.0;
-/// The CPU cores of a resting rank that works in one thread, and how long that is believed, in seconds.
-const CPU_WORK_CORES: f64 = 0.5;
-const CPU_WORK_LIMIT: f64 = 900.0;
+/// How long a resting rank that uses the CPU is believed to work, in seconds.
+const CPU_WORK_LIMIT: f64 = 1200.0;
 /// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
 const MIN_HEALTHY_WATTS: f32 = 5.0;
 /// Without a known memory utilisation at healthy work, a frozen GPU may access its memory this much, in percent.
 const FROZEN_MEMORY_PERCENT: f32 = 1.0;
 /// The standard deviation of a constant power, in watts.
 const FROZEN_WATTS: f64 = 1.0;
+/// On a board without memory utilisation, the current power of a frozen GPU divided by its earlier median, at most.
+const FROZEN_POWER_ALONE: f64 = 0.75;
+/// On a board without power: the mean memory utilisation at healthy work in percent, at least, and that of now, at most.
+const FROZEN_MEMORY_ALONE: (f32, f32) = (8.0, 1.0);
+/// How long a GPU must be frozen below the utilisation of a waiting collective, in seconds.
+const LEVEL_AFTER: f64 = 900.0;
+/// A GPU that was never seen at work and accesses no memory at all counts as spinning up to this share of the range from the
+/// power of an idle context to the limit, if its power is constant.
+const NEVER_AT_WORK_SHARE: f32 = 0.25;
+const NEVER_AT_WORK_VARIATION: f64 = 0.015;
+/// While the log of a job grows, its work may go on: how long it is observed before it warns, and before it is critical, in
+/// seconds. Some jobs write heartbeats while they hang.
+const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
+/// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
+const SERVER_AFTER: f64 = 720.0;
+/// A server that was seen in another state for this long, in seconds, began to spin by itself.
+const SERVER_SEEN_BEFORE: f64 = 120.0;
 
 /// One GPU that spins.
 struct SpinningGpu {
     position: usize,
     run: Run,
-    watts: f32,
+    /// `None` if the board reports no power.
+    watts: Option<f32>,
     /// `None` if the board reports no power limit.
     limit: Option<f32>,
     utilization: f32,
-    /// The median power of healthy work; `None` if too little of it was observed.
+    /// Healthy work was observed before, and its median power if the board reports one.
+    has_worked: bool,
     earlier: Option<f32>,
+    /// Busy at a level below that of a collective that waits.
+    is_partial: bool,
 }
 
 /// How much longer stuck-spin waits for missing-rank, in seconds: it covers a short gap in the data of one host.
 const MISSING_RANK_GRACE: f64 = 90.0;
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
-    for job in context.jobs.iter().filter(|job| job.is_readable) {
+    for job in context.jobs.iter().filter(|job| job.is_readable && !job.gpus.is_empty()) {
         evaluate_job(context, conditions, job);
     }
 }
@@ -63,9 +86,8 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         }
         return;
     }
-    let stuck: Vec<&SpinningGpu> = spinning.iter().filter(|spinning| spinning.earlier.is_some()).collect();
+    let stuck: Vec<&SpinningGpu> = spinning.iter().filter(|spinning| spinning.has_worked).collect();
     let waits_for = describe_host_work(context, job, &spinning);
-    // The ranks of a server spin while they wait for requests.
     if stuck.is_empty() || job.is_model_server {
         let suspects: Vec<&SpinningGpu> = spinning.iter().collect();
         suspect(context, conditions, job, &target, (&suspects, waits_for.is_some()));
@@ -76,17 +98,24 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     let wait = f64::from(job.longest_wait);
     // While one rank worked, the others waited for it: the hang began after that.
     let worked = (last_work(context, job) - run.since).max(0.0);
+    let growing = if is_log_growing(context, job) { GROWING_LOG_AFTER } else { (0.0, 0.0) };
+    let is_partial = stuck.iter().all(|spinning| spinning.is_partial);
     let escalation = |grace: f64| match waits_for {
         // A rank that works is the reason: the others are not hung.
         Some(_) => Escalation::one(Severity::Info, limits.waiting_after + grace),
-        // The person who debugs a rank knows that the others wait.
-        None if job.is_debugged => Escalation::one(Severity::Info, limits.waiting_after + grace),
+        // The person who debugs a rank knows that the others wait. A lost GPU is the cause, which has its own finding.
+        None if is_explained(context, job) => Escalation::one(Severity::Info, limits.waiting_after + grace),
+        None if is_partial => Escalation::one(Severity::Info, LEVEL_AFTER),
         None => Escalation::two(
-            (Severity::Warn, (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait) + grace),
-            (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait)),
+            (
+                Severity::Warn,
+                (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait).max(growing.0) + grace,
+            ),
+            (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait).max(growing.1)),
         ),
     };
-    let evaluation = Evaluation::new(escalation(0.0), Confidence::Likely, limits.clear_after);
+    let confidence = if is_partial { Confidence::Suspected } else { Confidence::Likely };
+    let evaluation = Evaluation::new(escalation(0.0), confidence, limits.clear_after);
     let missing = missing_ranks(context, job);
     // missing-rank says more than stuck-spin, so it gets the time to fire first.
     let grace = if missing.idle_run.is_some() || missing.has_outdated_part { MISSING_RANK_GRACE } else { 0.0 };
@@ -111,7 +140,46 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
 
 /// Returns the GPU if it spins: below the spin power, or with its power frozen below that of its own earlier work.
 fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
-    below_spin_power(context, job, gpu, track).or_else(|| frozen(context, gpu, track))
+    below_spin_power(context, job, gpu, track)
+        .or_else(|| frozen(context, job, gpu, track))
+        .or_else(|| never_at_work(context, job, gpu, track))
+}
+
+/// Whether something else than a hang is known to stop the job.
+fn is_explained(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_lost = |position: &usize| context.gpus.get(*position).is_some_and(|track| track.lost_samples > 0);
+    let has_lost = context.members(job).any(|process| process.positions.iter().any(is_lost));
+    has_lost || job.is_debugged || has_debugged_peer(context, job)
+}
+
+/// Whether somebody debugs or has stopped another process of the same user on this host. Ranks that were started one by one
+/// in a shell are jobs of their own, which wait for each other all the same.
+fn has_debugged_peer(context: &RuleContext, job: &JobTrack) -> bool {
+    let Some(who) = context.members(job).next().map(|process| &process.info.who) else { return false };
+    let is_debugged = |other: &JobTrack| {
+        other.is_debugged
+            || context
+                .members(other)
+                .any(|process| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced)))
+    };
+    let same_user = |other: &&JobTrack| context.members(other).next().is_some_and(|process| process.info.who == *who);
+    context.jobs.iter().filter(same_user).any(is_debugged)
+}
+
+/// Whether the log of the job grew before and does not any more.
+fn is_log_silent(context: &RuleContext, job: &JobTrack) -> bool {
+    let t = context.sample_time.t;
+    let states = || context.members(job).filter_map(|process| process.log.as_ref()?.is_growing(t));
+    states().next().is_some() && !states().any(|grows| grows)
+}
+
+/// Whether the log of a process grows at its usual pace.
+fn is_log_growing(context: &RuleContext, job: &JobTrack) -> bool {
+    let t = context.sample_time.t;
+    let grows = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
+    // Rank 0 may be on another host.
+    context.members(job).any(grows)
+        || context.peers.parts(job, context.host.id).any(|part| part.job.members(&part.diagnosis.processes).any(grows))
 }
 
 /// Returns the GPU if it is below the spin power according to its whole window.
@@ -142,38 +210,93 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     Some(SpinningGpu {
         position: gpu.position,
         run,
-        watts,
+        watts: Some(watts),
         limit: track.limit,
         utilization: stats.mean_utilization?,
+        has_worked: earlier.is_some(),
         earlier,
+        is_partial: false,
     })
 }
 
-/// Returns the GPU if it is busy without memory accesses at a constant power below that of its own work. This finds hangs
-/// whose kernels spin on every SM, and those of boards without a power limit.
-fn frozen(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+/// Returns the GPU if it is busy at a constant power below that of its own work, and its memory rests in comparison. This finds
+/// hangs whose kernels spin on every SM, those of boards without a power limit, and waits that read as partly busy.
+fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
-    let run = track.still_run?;
     let t = context.sample_time.t;
-    if !run.reaches(t, limits.warn_after) || track.has_power_smoothing || !gpu.is_exclusive {
+    let level = track.level_run.map(|(run, _)| run).filter(|run| run.reaches(t, LEVEL_AFTER));
+    let busy = track
+        .level_run
+        .filter(|(run, mean)| f64::from(*mean) >= limits.utilization && run.reaches(t, limits.warn_after));
+    let still = track.still_run.filter(|run| run.reaches(t, limits.warn_after));
+    let (run, is_partial) = match still.or(busy.map(|(run, _)| run)) {
+        Some(run) => (run, false),
+        None => (level?, true),
+    };
+    if track.has_power_smoothing || !gpu.is_exclusive {
         return None;
     }
-    let stats = track.window.stats(run.since.max(t - limits.warn_after));
-    let (watts, memory) = (stats.mean_power?, stats.mean_memory_utilization?);
+    let window = if is_partial { LEVEL_AFTER } else { limits.warn_after };
+    let stats = track.window.stats(run.since.max(t - window));
+    let memory = stats.mean_memory_utilization;
+    let healthy_memory = gpu.baseline.mean_memory_utilization();
+    let found = SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: stats.mean_power,
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked: true,
+        earlier: None,
+        is_partial,
+    };
+    let Some(watts) = stats.mean_power else {
+        let is_still = stats.least_utilization >= Some(95)
+            && memory? <= FROZEN_MEMORY_ALONE.1
+            && healthy_memory? >= FROZEN_MEMORY_ALONE.0;
+        let has_worked = f64::from(gpu.baseline.active_seconds) >= limits.history;
+        return (is_still && has_worked && !is_partial).then_some(found);
+    };
     let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history)?.median_power()?;
-    let most_memory = gpu.baseline.mean_memory_utilization().map_or(FROZEN_MEMORY_PERCENT, |healthy| healthy / 4.0);
+    let is_memory_low =
+        memory.map(|memory| memory <= healthy_memory.map_or(FROZEN_MEMORY_PERCENT, |healthy| healthy / 4.0));
+    // Without a memory utilisation that fell, the drop must be larger, or the log must have stopped.
+    let (is_memory_at_rest, share) = match is_memory_low {
+        Some(true) => (true, limits.frozen_power),
+        None if !track.reports_memory_use && !is_partial => (true, FROZEN_POWER_ALONE),
+        _ => (is_log_silent(context, job) && !is_partial, FROZEN_POWER_ALONE),
+    };
     // On a board that draws little, the sensor's last digit exceeds the share.
     let variation = f64::from(stats.power_variation?);
     let is_constant = variation <= limits.frozen_variation || variation * f64::from(watts) <= FROZEN_WATTS;
-    let is_frozen =
-        is_constant && f64::from(watts) <= limits.frozen_power * f64::from(earlier) && memory <= most_memory;
-    is_frozen.then_some(SpinningGpu {
+    let is_frozen = is_constant && f64::from(watts) <= share * f64::from(earlier) && is_memory_at_rest;
+    is_frozen.then_some(SpinningGpu { earlier: Some(earlier), ..found })
+}
+
+/// Returns a GPU that was never seen at work if it is always busy, never accesses its memory and draws a constant, low power.
+fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let after = context.limits.stuck_spin_suspect.warn_after;
+    let t = context.sample_time.t;
+    let run = track.still_run.filter(|run| run.reaches(t, after))?;
+    let has_worked = |gpu: &JobGpu| gpu.baseline.power_seconds() > run.covered + 60.0;
+    if job.gpus.len() < 2 || !gpu.is_exclusive || track.has_power_smoothing || job.gpus.iter().any(has_worked) {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(t - after));
+    let (watts, context_watts, limit) = (stats.mean_power?, track.context_watts()?, track.limit?);
+    let is_low = watts <= context_watts + NEVER_AT_WORK_SHARE * (limit - context_watts) && watts <= 0.5 * limit;
+    let variation = f64::from(stats.power_variation?);
+    let is_constant = variation <= NEVER_AT_WORK_VARIATION || variation * f64::from(watts) <= FROZEN_WATTS;
+    let is_still = stats.least_utilization >= Some(98) && stats.most_memory_utilization == Some(0);
+    (is_low && is_constant && is_still).then_some(SpinningGpu {
         position: gpu.position,
         run,
-        watts,
-        limit: track.limit,
+        watts: Some(watts),
+        limit: Some(limit),
         utilization: stats.mean_utilization?,
-        earlier: Some(earlier),
+        has_worked: false,
+        earlier: None,
+        is_partial: false,
     })
 }
 
@@ -233,14 +356,32 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     if let Some(position) = rank_on_the_cpu(context, job, spinning) {
         return Some(format!("the rank on {}, which uses the CPU", context.format_gpus([position])));
     }
-    let mut parts = context.peers.parts(job, context.host.id);
-    parts
-        .find(|part| is_recent(part.job.host_work_at))
-        .map(|part| format!("a rank that is working on host {}", part.name))
+    let works = |part: &JobPart| {
+        let rests = |gpu: &&JobGpu| {
+            let track = part.diagnosis.gpus.get(gpu.position);
+            track.is_some_and(|track| track.spin_run.is_none() && track.still_run.is_none())
+        };
+        let alive_at = |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position).and_then(|track| track.alive_at);
+        let is_alive = |gpu: &JobGpu| alive_at(gpu).is_some_and(|at| t - at <= ALIVE_GRACE.max(stays));
+        let is_over = spinning.iter().any(|spinning| t - spinning.run.since > CPU_WORK_LIMIT);
+        let on_cpu = |gpu: &JobGpu| {
+            let mut members = part.job.members(&part.diagnosis.processes);
+            members.any(|process| {
+                process.positions.contains(&gpu.position)
+                    && (process.last_io_at.is_some_and(|at| t - at <= ALIVE_GRACE)
+                        || (!is_over && process.smoothed_cores >= Some(STILL_CORES_UNKNOWN)))
+            })
+        };
+        is_recent(part.job.host_work_at)
+            || is_recent(part.job.computed_at)
+            || part.job.gpus.iter().filter(rests).any(|gpu| is_alive(gpu) || on_cpu(gpu))
+    };
+    let mut parts = context.peers.parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
+    parts.find(works).map(|part| format!("a rank that is working on host {}", part.name))
 }
 
-/// A rank whose GPU rests while it uses one core: it saves, evaluates or prepares data in one thread. That is believed for
-/// a quarter of an hour, since a rank that waits in a loop uses a core, too.
+/// A rank whose GPU rests while it uses the CPU or reads: it saves, evaluates, prepares data or talks to a server. CPU usage
+/// is believed for a while only, since a rank that waits in a loop uses a core, too. A watchdog thread uses less.
 fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGpu]) -> Option<usize> {
     let t = context.sample_time.t;
     let is_over = spinning.iter().any(|spinning| t - spinning.run.since > CPU_WORK_LIMIT);
@@ -249,8 +390,10 @@ fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGp
         !spinning.iter().any(|spinning| spinning.position == *position)
             && track.is_some_and(|track| track.spin_run.is_none() && track.idle_run.is_some())
     };
-    let mut working = context.members(job).filter(|process| process.smoothed_cores >= Some(CPU_WORK_CORES));
-    if is_over { None } else { working.find_map(|process| process.positions.iter().copied().find(rests)) }
+    let reads = |process: &&ProcessTrack| process.last_io_at.is_some_and(|at| t - at <= ALIVE_GRACE);
+    let works = |process: &&ProcessTrack| !is_over && process.smoothed_cores >= Some(STILL_CORES_UNKNOWN);
+    let mut working = context.members(job).filter(|process| reads(process) || works(process));
+    working.find_map(|process| process.positions.iter().copied().find(rests))
 }
 
 fn suspect(
@@ -260,16 +403,26 @@ fn suspect(
     target: &FindingTarget,
     (unseen, is_waiting): (&[&SpinningGpu], bool),
 ) {
+    let is_hung_server = is_hung_server(context, job, unseen);
     let is_likely = unseen.len() >= 2 && !is_waiting;
     let confidence = if is_likely { Confidence::Likely } else { Confidence::Suspected };
     // A rank that works on the host gets additional time.
     let patience = if is_waiting { context.limits.stuck_spin.waiting_after } else { 0.0 };
     // A rank on a single GPU has no peer to wait for, and a server waits for requests.
     let is_alone = job.gpus.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
-    let is_explained = is_waiting || job.is_model_server || job.is_debugged;
-    let severity = if is_alone || is_explained { Severity::Info } else { Severity::Warn };
+    let is_server_at_rest = job.is_model_server && !is_hung_server;
+    let is_at_work = is_log_growing(context, job) && !is_hung_server;
+    let is_explained = is_waiting || is_server_at_rest || is_at_work || is_explained(context, job);
+    // In a hang every rank waits: it spins or rests. A GPU that does something else works.
+    let is_mixed = job.gpus.iter().any(|gpu| {
+        let is_spinning = unseen.iter().any(|spinning| spinning.position == gpu.position);
+        !is_spinning && context.gpus.get(gpu.position).is_some_and(|track| track.idle_run.is_none())
+    });
+    let is_alone = is_alone && !is_hung_server;
+    let severity = if is_alone || is_explained || is_mixed { Severity::Info } else { Severity::Warn };
     let limits = &context.limits.stuck_spin_suspect;
-    let after = limits.warn_after.max(1.5 * f64::from(job.longest_wait)) + patience;
+    let least = if is_hung_server { SERVER_AFTER } else { limits.warn_after };
+    let after = least.max(1.5 * f64::from(job.longest_wait)) + patience;
     // The longer several GPUs are flat together, the less likely is another explanation.
     let escalation = if severity == Severity::Warn && is_likely {
         Escalation::two((severity, after), (Severity::Crit, limits.crit_after.max(2.0 * after)))
@@ -280,34 +433,65 @@ fn suspect(
         Evaluation::new(escalation, confidence, context.limits.stuck_spin.clear_after).since(earliest(unseen));
     conditions.met(RuleId::StuckSpinSuspect, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(unseen.iter().map(|spinning| spinning.position));
-        let (watts, limit, utilization) = means(unseen);
-        let (reads, draws, accesses) = verbs(unseen.len());
-        let doubt = match (job.is_model_server, unseen.iter().any(|spinning| spinning.earlier.is_some())) {
+        let doubt = match (job.is_model_server, unseen.iter().any(|spinning| spinning.has_worked)) {
+            (true, _) if is_hung_server => "looks hung: a rank that waits for requests would rest",
             (true, _) => "may be hung, or wait for requests",
             (false, true) => "may be hung",
             (false, false) => "may be hung (seen only after it hung)",
         };
-        let sentence = format!(
-            "{gpus} {reads} {utilization:.0} % busy for {} but {draws} {watts:.0} W{limit} and {accesses} no memory: {} {doubt}",
-            duration(lasted),
-            context.format_job(job),
-        );
+        let sentence = format!("{gpus} {}: {} {doubt}", describe_readings(unseen, lasted), context.format_job(job));
         let pid = context.first_pid(job);
         context.job_details(job, sentence, format!("py-spy dump --pid {pid}, twice, a minute apart"))
     });
 }
 
-fn verbs(count: usize) -> (&'static str, &'static str, &'static str) {
-    if count == 1 { ("reads", "draws", "accesses") } else { ("read", "draw", "access") }
+/// Whether a server hangs. While ranks wait for requests in a collective, at least one rests, and the next wait looks as the
+/// one before: a server whose GPUs all rested between requests does not begin to spin.
+fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGpu]) -> bool {
+    let began = earliest(spinning).since;
+    let mut parts = context.peers.parts(job, context.host.id);
+    let rests_elsewhere = parts.any(|part| {
+        let tracks = part.job.gpus.iter().filter_map(|gpu| part.diagnosis.gpus.get(gpu.position));
+        tracks.clone().count() == 0 || tracks.into_iter().any(|track| track.still_run.is_none())
+    });
+    let all_spin = spinning.len() == job.gpus.len() && !rests_elsewhere;
+    // One GPU alone may also work for small requests: it must have been seen at work, at more than twice the power.
+    let is_sure = match job.gpus.as_slice() {
+        [gpu] => {
+            let track = context.gpus.get(gpu.position);
+            track.is_some_and(|track| track.spin_run.is_some() && track.reports_memory_use)
+                && spinning.iter().all(|one| one.earlier.is_some() && !one.is_partial)
+        }
+        _ => all_spin || job.rested_between,
+    };
+    job.is_model_server && is_sure && began - job.first_seen >= SERVER_SEEN_BEFORE
 }
 
-/// The mean power, " of 700 W" if the limit is known, and the mean utilisation.
-fn means(spinning: &[&SpinningGpu]) -> (f32, String, f32) {
-    let count = spinning.len().max(1) as f32;
-    let mean = |value: fn(&SpinningGpu) -> f32| spinning.iter().map(|spinning| value(spinning)).sum::<f32>() / count;
-    let limit: Option<f32> = spinning.iter().map(|spinning| spinning.limit).sum();
-    let limit = limit.map_or_else(String::new, |limit| format!(" of {:.0} W", limit / count));
-    (mean(|one| one.watts), limit, mean(|one| one.utilization))
+/// "reads 100 % busy for 10 min but draws 104 W of 700 W (was 560 W) and accesses no memory".
+fn describe_readings(spinning: &[&SpinningGpu], lasted: f64) -> String {
+    let (reads, draws, accesses) =
+        if spinning.len() == 1 { ("reads", "draws", "accesses") } else { ("read", "draw", "access") };
+    let utilization = spinning.iter().map(|one| one.utilization).sum::<f32>() / spinning.len().max(1) as f32;
+    let busy = format!("{reads} {utilization:.0} % busy for {}", duration(lasted));
+    let earlier = mean(spinning, |one| one.earlier).map_or_else(String::new, |watts| format!(" (was {watts:.0} W)"));
+    let memory = if spinning.iter().any(|one| one.is_partial) { "little memory" } else { "no memory" };
+    match format_power(spinning) {
+        Some(power) => format!("{busy} but {draws} {power}{earlier} and {accesses} {memory}"),
+        None => format!("{busy} but {accesses} {memory}"),
+    }
+}
+
+/// The mean of the GPUs that have the value.
+fn mean(spinning: &[&SpinningGpu], value: fn(&SpinningGpu) -> Option<f32>) -> Option<f32> {
+    let known: Vec<f32> = spinning.iter().filter_map(|one| value(one)).collect();
+    (!known.is_empty()).then(|| known.iter().sum::<f32>() / known.len() as f32)
+}
+
+/// "104 W of 700 W", without the limit if it is unknown.
+fn format_power(spinning: &[&SpinningGpu]) -> Option<String> {
+    let watts = mean(spinning, |one| one.watts)?;
+    let limit = mean(spinning, |one| one.limit).map_or_else(String::new, |limit| format!(" of {limit:.0} W"));
+    Some(format!("{watts:.0} W{limit}"))
 }
 
 fn stuck_details(
@@ -318,19 +502,12 @@ fn stuck_details(
     lasted: f64,
 ) -> FindingDetails {
     let gpus = context.format_gpus(stuck.iter().map(|spinning| spinning.position));
-    let (watts, limit, utilization) = means(stuck);
-    let earlier = stuck.iter().filter_map(|spinning| spinning.earlier).sum::<f32>() / stuck.len().max(1) as f32;
-    let (reads, draws, accesses) = verbs(stuck.len());
     let verdict = match waits_for {
         Some(who) => format!("may be waiting for {who}"),
+        None if stuck.iter().all(|spinning| spinning.is_partial) => "may be hung".to_owned(),
         None => "looks hung".to_owned(),
     };
-    let sentence = format!(
-        "{gpus} {reads} {utilization:.0} % busy for {} but {draws} {watts:.0} W{limit} (was {earlier:.0} W) and {accesses} no \
-         memory: {} {verdict}",
-        duration(lasted),
-        context.format_job(job),
-    );
+    let sentence = format!("{gpus} {}: {} {verdict}", describe_readings(stuck, lasted), context.format_job(job));
     let pid = context.first_pid(job);
     let mut details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
     details.gpus = context.finding_gpus(stuck.iter().map(|spinning| spinning.position));
@@ -414,7 +591,7 @@ fn missing_rank_details(
     missing: &MissingRanks,
     lasted: f64,
 ) -> FindingDetails {
-    let (watts, limit, _) = means(stuck);
+    let at = format_power(stuck).map_or_else(String::new, |power| format!(" at {power}"));
     let waiting = context.format_gpus(stuck.iter().map(|spinning| spinning.position));
     let mut places: Vec<String> = Vec::new();
     if !missing.here.is_empty() {
@@ -428,8 +605,7 @@ fn missing_rank_details(
     );
     let likely = if context.peers.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(
-        "the rank on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {} at {watts:.0} W{limit} in \
-         {}",
+        "the rank on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {}{at} in {}",
         places.join(" and "),
         duration(lasted),
         gibibytes(missing.memory_bytes),

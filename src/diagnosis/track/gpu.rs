@@ -9,8 +9,11 @@ use std::collections::VecDeque;
 /// as spinning. Fitted to reported hangs: H100 104 to 152 of 700 W, V100 44 of 250 W, A100-PCIe 69 of 300 W
 /// (NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968). Healthy work on the same H100 draws 500 to 690 W.
 const SPIN_SHARE: f32 = 0.12;
-/// The context-idle power as a share of the limit, until it is learned for this GPU.
+/// The context-idle power as a share of the limit, until it is learned for this GPU. Boards of up to 350 W need more of it:
+/// an idle context draws 57 of 150 W on an A10, 76 of 300 W on an A40, 84 of 350 W on an L40S.
 const UNLEARNED_IDLE_SHARE: f32 = 0.20;
+const UNLEARNED_IDLE_SHARE_OF_MEDIUM_BOARDS: f32 = 0.26;
+const MEDIUM_BOARD_WATTS: f32 = 350.0;
 /// The seconds at 0 % from which the context-idle power is learned.
 const LEARN_SECONDS: f64 = 60.0;
 /// The range of the learned power, as shares of the limit. A broken sensor must not move the spin power out of the range
@@ -30,6 +33,8 @@ const CAPPED_SHARE: f32 = 0.7;
 const WORKING_STATES: std::ops::RangeInclusive<u8> = 0..=3;
 /// Without a performance state, the SM clock as a share of its maximum from which the GPU counts as at work.
 const WORKING_CLOCK_SHARE: f64 = 0.4;
+/// The distance from its mean, in percentage points, within which the utilisation counts as level.
+const LEVEL_POINTS: f32 = 5.0;
 /// The change of used memory that shows that a process does something, in bytes.
 const ALIVE_MEMORY_BYTES: u64 = 200 << 20;
 /// The time constant for smoothing the clock under load, in seconds.
@@ -69,6 +74,8 @@ pub(crate) struct GpuTrack {
     pub(crate) is_low_power: bool,
     /// At least 95 % busy and without memory accesses, at any power.
     pub(crate) still_run: Option<Run>,
+    /// At work, at any level that does not change. The second value is the mean utilisation.
+    pub(crate) level_run: Option<(Run, f32)>,
     /// Idle or nearly idle.
     pub(crate) idle_run: Option<Run>,
     /// When the GPU last showed activity other than spinning: more than 1 % busy, or a change of the used memory.
@@ -77,6 +84,8 @@ pub(crate) struct GpuTrack {
     alive_bytes: u64,
     /// The smoothed SM clock under load, as a share of its maximum.
     pub(crate) clock_share: Option<f64>,
+    /// The most lanes and the highest generation of the PCIe link under load.
+    pub(crate) best_link: Option<(u8, u8)>,
     /// The learned context-idle power, in watts.
     pub(crate) idle_watts: Option<f32>,
     /// The seconds and joules of the current run at 0 % with a context.
@@ -194,6 +203,12 @@ impl GpuTrack {
             let weight = (dt / CLOCK_SECONDS).min(1.0);
             self.clock_share = Some(self.clock_share.map_or(share, |slow| slow + weight * (share - slow)));
         }
+        if let (Some(width), Some(generation), true) =
+            (reading.pcie_width, reading.pcie_generation, self.utilization >= Some(50))
+        {
+            let (lanes, speed) = self.best_link.unwrap_or((0, 0));
+            self.best_link = Some((lanes.max(width), speed.max(generation)));
+        }
         let is_at_work = match (reading.performance_state, clock) {
             (Some(state), _) => WORKING_STATES.contains(&state),
             (None, Some(share)) => share >= WORKING_CLOCK_SHARE,
@@ -242,6 +257,9 @@ impl GpuTrack {
             Some(false) => self.still_run = None,
             None => {}
         }
+        if let Some(percent) = point.utilization.map(f32::from) {
+            self.update_level(percent, bounds.idle, t, dt);
+        }
         match (is_low, is_memory_still) {
             (Some(true), Some(true)) => {
                 if self.spin_run.is_none() {
@@ -258,6 +276,19 @@ impl GpuTrack {
             None => {}
         }
         self.window.push(t, dt, point);
+    }
+
+    fn update_level(&mut self, percent: f32, idle: f64, t: f64, dt: f64) {
+        match &mut self.level_run {
+            Some((run, mean)) if (percent - *mean).abs() <= LEVEL_POINTS => {
+                run.covered += dt;
+                // The mean settles within the first samples.
+                *mean += (percent - *mean) * (dt / (run.covered + dt).clamp(dt, 300.0)) as f32;
+            }
+            _ => {
+                self.level_run = (f64::from(percent) > idle).then_some((Run { since: t, covered: 0.0 }, percent));
+            }
+        }
     }
 
     fn learn_idle_power(&mut self, has_context: bool, dt: f64) {
@@ -385,7 +416,9 @@ fn spin_power_watts(limit_watts: f32, idle_watts: Option<f32>) -> f32 {
 }
 
 fn unlearned_idle_watts(limit_watts: f32) -> f32 {
-    (UNLEARNED_IDLE_SHARE * limit_watts).max(SMALL_BOARD_WATTS.0)
+    let share =
+        if limit_watts <= MEDIUM_BOARD_WATTS { UNLEARNED_IDLE_SHARE_OF_MEDIUM_BOARDS } else { UNLEARNED_IDLE_SHARE };
+    (share * limit_watts).max(SMALL_BOARD_WATTS.0)
 }
 
 /// The identity of a GPU across samples: its UUID, otherwise its index.
@@ -507,7 +540,7 @@ mod tests {
             ..GpuReading::default()
         };
         assert!(!updated(&reading, None).is_low_power);
-        let lowered = GpuReading { power_mean_watts: Some(104.0), power_limit_watts: Some(300.0), ..reading };
+        let lowered = GpuReading { power_mean_watts: Some(110.0), power_limit_watts: Some(300.0), ..reading };
         assert!(!updated(&lowered, None).is_low_power);
         assert!(updated(&lowered, Some(95.0)).is_low_power);
     }

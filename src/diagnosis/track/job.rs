@@ -29,15 +29,22 @@ const HEALTHY_CORES_SECONDS: f64 = 600.0;
 /// of loggers go on.
 const STILL_CORES_SHARE: f64 = 0.1;
 const STILL_CORES_MOST: f64 = 0.15;
+/// The same limit while the CPU usage at work is unknown: threads of watchdogs and of loggers use 0.5 to 5 % of a core.
+pub(crate) const STILL_CORES_UNKNOWN: f64 = 0.06;
+/// The CPU cores of data loader workers from which they count as at work, and the share of that at most while they rest.
+const WORKERS_WORK: f64 = 0.3;
+const WORKERS_REST: f64 = 0.05;
+/// The CPU cores of a rank that waits in a loop.
+const LOOP_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 /// The CPU cores that each process beyond the first may use while the job is idle.
-const IDLE_CORES_PER_PROCESS: f64 = 0.02;
+const IDLE_CORES_PER_PROCESS: f64 = 0.05;
 /// The CPU cores from which a process on a MIG instance counts as working.
 const BLIND_WORK_CORES: f64 = 0.5;
 /// A notebook kernel that waits for input uses up to this many cores.
 const NOTEBOOK_IDLE_CORES: f64 = 0.15;
 /// A job that worked for this many seconds and this share of the time was training: a server rests between requests.
 const TRAINING_SHARE: f32 = 0.7;
-const TRAINING_SECONDS: f32 = 1200.0;
+const TRAINING_SECONDS: f32 = 600.0;
 
 /// A GPU does real work above this many times its spin power.
 pub(crate) const COMPUTES_ABOVE: f32 = 1.15;
@@ -71,7 +78,7 @@ pub(crate) struct JobTrack {
     pub(crate) is_model_server: bool,
     /// A debugger runs one of its processes.
     pub(crate) is_debugged: bool,
-    /// No GPU of the job reports a utilisation (MIG instances): only its CPU usage can be judged.
+    /// No GPU of the job reports its utilisation (MIG instances, shared GPUs): only its CPU usage can be judged.
     pub(crate) is_blind: bool,
     /// The age of its youngest process when it was first seen, in seconds.
     pub(crate) age_at_first: Option<f64>,
@@ -89,12 +96,20 @@ pub(crate) struct JobTrack {
     pub(crate) before_gap: Option<(f64, f64)>,
     /// Idle, and without any reads, writes or new processes.
     pub(crate) stalled_run: Option<Run>,
+    /// The GPUs rest, or their utilisation is unknown, and the workers that fed them before rest, too.
+    pub(crate) unfed_run: Option<Run>,
+    /// Every rank waits in a loop on one core while the GPUs rest, without workers, reads or writes.
+    pub(crate) loop_run: Option<Run>,
+    /// The CPU cores of the workers while they fed the GPUs.
+    healthy_workers: Option<f64>,
     /// The longest stall, in seconds, after which the GPUs worked again.
     pub(crate) longest_pause: f32,
     /// The last time during which all GPUs were quiet, and the longest one after which they worked again.
     last_quiet: Option<(f64, f64)>,
     is_quiet: bool,
     pub(crate) longest_quiet: f32,
+    /// All GPUs rested for a while after work.
+    pub(crate) rested_between: bool,
     /// Since when a GPU spins, and the longest such time after which one worked again.
     spin_since: Option<f64>,
     pub(crate) longest_wait: f32,
@@ -153,10 +168,14 @@ impl JobTrack {
             idle_since: None,
             before_gap: None,
             stalled_run: None,
+            unfed_run: None,
+            loop_run: None,
+            healthy_workers: None,
             longest_pause: 0.0,
             last_quiet: None,
             is_quiet: false,
             longest_quiet: 0.0,
+            rested_between: false,
             spin_since: None,
             longest_wait: 0.0,
             idle_disturbance: 0.0,
@@ -251,11 +270,12 @@ impl JobTrack {
             }
             // Without a limit only the own history of the job can show a hang.
             let is_healthy = |power: f32| track.spin_watts().is_none_or(|spin| power >= spin);
-            if let (true, Some(power)) = (gpu.is_exclusive && activity >= 50 && !is_still, track.power)
-                && is_healthy(power)
-            {
-                gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
+            let is_work = gpu.is_exclusive && activity >= 50 && !is_still && track.power.is_none_or(is_healthy);
+            if is_work {
                 gpu.baseline.add_memory_utilization(track.memory_utilization, dt);
+            }
+            if let (true, Some(power)) = (is_work, track.power) {
+                gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
             }
         }
         let is_active =
@@ -271,7 +291,8 @@ impl JobTrack {
         self.update_balance(gpus, bounds, t);
         let most = self.gpus.iter().map(|gpu| gpu.activity).reduce(|a, b| Some(a?.max(b?))).flatten().map(f64::from);
         let is_instance = |gpu: &JobGpu| gpus.get(gpu.position).is_some_and(|track| track.is_instance);
-        self.is_blind = most.is_none() && self.gpus.iter().all(|gpu| gpu.activity.is_none() && is_instance(gpu));
+        let is_unknown = |gpu: &JobGpu| gpu.activity.is_none() && (is_instance(gpu) || !gpu.is_exclusive);
+        self.is_blind = most.is_none() && !self.gpus.is_empty() && self.gpus.iter().all(is_unknown);
         if self.is_blind {
             self.update_blind(busiest, dt);
         }
@@ -296,7 +317,10 @@ impl JobTrack {
             None => {}
         }
         self.update_pauses(gpus, most, bounds, t);
-        let healthy = self.healthy_cores.map_or(0.0, |cores| (STILL_CORES_SHARE * cores).min(STILL_CORES_MOST));
+        self.update_workers(processes, most.map(|most| most <= bounds.still_utilization), last_io, (t, dt));
+        let healthy = self.healthy_cores.map_or(STILL_CORES_UNKNOWN, |cores| {
+            (STILL_CORES_SHARE * cores).clamp(STILL_CORES_UNKNOWN, STILL_CORES_MOST)
+        });
         match is_idle(most, bounds.still_utilization, busiest, bounds.still_cores.max(healthy)) {
             Some(true) if last_io < t => Run::extend(&mut self.stalled_run, t, dt),
             Some(_) => {
@@ -309,7 +333,7 @@ impl JobTrack {
         }
     }
 
-    /// A job on MIG instances works while one of its processes does.
+    /// A job whose utilisation is unknown works while one of its processes does.
     fn update_blind(&mut self, busiest: Option<f64>, dt: f64) {
         let Some(cores) = busiest.filter(|cores| *cores >= BLIND_WORK_CORES) else { return };
         for gpu in &mut self.gpus {
@@ -317,6 +341,36 @@ impl JobTrack {
         }
         let weight = (dt / HEALTHY_CORES_SECONDS).min(1.0);
         self.healthy_cores = Some(self.healthy_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
+    }
+
+    /// Watches the workers of the processes, and processes that wait in a loop. `is_resting` tells whether the GPUs rest.
+    fn update_workers(
+        &mut self,
+        processes: &[ProcessTrack],
+        is_resting: Option<bool>,
+        last_io: f64,
+        (t, dt): (f64, f64),
+    ) {
+        let is_resting = is_resting == Some(true) && last_io < t;
+        let workers: f64 = self
+            .members(processes)
+            .filter_map(|process| process.descendants_cpu)
+            .map(|percent| f64::from(percent) / 100.0)
+            .sum();
+        if workers >= WORKERS_WORK {
+            let weight = (dt / HEALTHY_CORES_SECONDS).min(1.0);
+            self.healthy_workers = Some(self.healthy_workers.map_or(workers, |slow| slow + weight * (workers - slow)));
+        }
+        let is_unfed = self.healthy_workers.is_some_and(|healthy| workers <= WORKERS_REST * healthy);
+        let waits = |process: &ProcessTrack| process.smoothed_cores.is_some_and(|cores| LOOP_CORES.contains(&cores));
+        let all_wait = !self.members.is_empty() && workers < 0.05 && self.members(processes).all(waits);
+        for (holds, run) in [(is_unfed, &mut self.unfed_run), (all_wait, &mut self.loop_run)] {
+            if is_resting && holds {
+                Run::extend(run, t, dt);
+            } else {
+                *run = None;
+            }
+        }
     }
 
     /// Whether an idle job stays idle although a GPU was used for a moment.
@@ -334,6 +388,8 @@ impl JobTrack {
             let since = self.last_quiet.filter(|_| self.is_quiet).map_or(t, |(since, _)| since);
             self.last_quiet = Some((since, t));
             self.is_quiet = true;
+            let has_worked = self.gpus.iter().any(|gpu| gpu.baseline.active_seconds >= 10.0);
+            self.rested_between |= has_worked && t - since >= 2.0 * MIN_PAUSE;
         } else if most >= bounds.active_utilization && std::mem::take(&mut self.is_quiet) {
             let lasted = self.last_quiet.map_or(0.0, |(since, until)| until - since);
             if lasted >= MIN_PAUSE {

@@ -11,10 +11,14 @@ pub(crate) struct Leak {
     pub(crate) span: f64,
     /// The seconds until the memory of its GPUs is full.
     pub(crate) full_in: f64,
+    /// The growth is too small or too slow to matter within a day.
+    pub(crate) is_slow: bool,
 }
 
 /// The number of points needed, of 120.
 const MIN_POINTS: usize = 96;
+/// A steady growth of this share of the threshold is a slow leak.
+const SLOW_SHARE: f64 = 0.5;
 
 /// Looks for a leak in the memory of a process: one point per minute in bytes, oldest first. `total` is the memory of
 /// its GPUs and `free` the free part, in bytes.
@@ -37,7 +41,7 @@ pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits:
     let growth = value(smooth.len() - 1) - value(0);
     let least = (limits.growth * 1_048_576.0).max(limits.share / 100.0 * total);
     // The cheap check first: it rejects nearly every process.
-    if growth < least {
+    if growth < SLOW_SHARE * least {
         return None;
     }
     let thirds = [value(third) - value(0), value(2 * third) - value(third), value(smooth.len() - 1) - value(2 * third)];
@@ -61,11 +65,11 @@ pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits:
     }
     let slope = theil_sen(&smooth)?;
     let full_in = if slope > 0.0 { free / (slope / 60.0) } else { f64::INFINITY };
-    if full_in >= limits.full_in || mann_kendall(&smooth) < limits.trend {
+    if mann_kendall(&smooth) < limits.trend {
         return None;
     }
     let span = 60.0 * (smooth.last()?.0 - smooth.first()?.0);
-    Some(Leak { growth, span, full_in })
+    Some(Leak { growth, span, full_in, is_slow: growth < least || full_in >= limits.full_in })
 }
 
 /// The Mann-Kendall z of the trend, corrected for ties.
@@ -109,7 +113,8 @@ mod tests {
     /// Whether 120 minutes of memory in GiB are a leak.
     fn is_leak(gib: impl Fn(f64) -> f64) -> bool {
         let points: Vec<Option<f32>> = (0..120).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
-        detect_leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default()).is_some()
+        let leak = detect_leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default());
+        leak.is_some_and(|leak| !leak.is_slow)
     }
 
     /// A pseudo-random number around zero for a minute.
@@ -151,6 +156,9 @@ mod tests {
         assert_eq!(detect_leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default()), None);
         let slow: Vec<Option<f32>> =
             (0..120).map(|minute| Some(((20.0 + f64::from(minute) * 0.016) * GIB) as f32)).collect();
-        assert_eq!(detect_leak(&slow, 80.0 * GIB, 60.0 * GIB, &GpuMemLeak::default()), None, "full in two days");
+        let leak = detect_leak(&slow, 80.0 * GIB, 60.0 * GIB, &GpuMemLeak::default());
+        assert!(leak.is_some_and(|leak| leak.is_slow), "full in two days");
+        let flat: Vec<Option<f32>> = (0..120).map(|_| Some((20.0 * GIB) as f32)).collect();
+        assert_eq!(detect_leak(&flat, 80.0 * GIB, 60.0 * GIB, &GpuMemLeak::default()), None);
     }
 }

@@ -12,9 +12,15 @@ const CPU_SECONDS: f64 = 60.0;
 const WRITE_BYTES: u64 = 1 << 20;
 /// A process is first checked for leaks when it has been observed for this long, in seconds.
 const LEAK_AFTER: f64 = 96.0 * 60.0;
-/// How long the probe may repeat a log age, in seconds: it checks at least every tenth sample, of at most a minute
-/// each.
-const MAX_LOG_AGE_REPEAT: f64 = 660.0;
+/// The probe checks a log at least in every tenth sample and repeats its age in between. More repetitions than these mean
+/// that it was written exactly once per check.
+const MAX_LOG_AGE_REPEATS: u32 = 11;
+/// A log counts as growing if its last write is at most this old, in seconds or as a multiple of the usual gap, and as silent
+/// beyond the other two values.
+const LOG_GROWS: (f64, f64) = (150.0, 3.0);
+const LOG_IS_SILENT: (f64, f64) = (300.0, 5.0);
+/// The number of writes after which the usual gap is known.
+const KNOWN_WRITES: u32 = 5;
 /// The number of gaps between log writes that are kept.
 const GAPS: usize = 31;
 
@@ -76,8 +82,8 @@ pub(crate) struct ProcessTrack {
 /// The writes to a log. The probe checks the log in every tenth sample and repeats its age in between.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogTrack {
-    /// The last reported age, and when it changed.
-    reported: Option<(f64, f64)>,
+    /// The last reported age, and how often it was repeated.
+    reported: Option<(f64, u32)>,
     /// When the log was last written.
     written_at: Option<f64>,
     pub(crate) writes: u32,
@@ -92,10 +98,14 @@ impl LogTrack {
     fn update(&mut self, age: Option<f64>, t: f64) {
         // If only growth is visible, a file that has just grown has no age.
         let age = age.unwrap_or(0.0);
-        if self.reported.is_some_and(|(reported, _)| (reported - age).abs() < f64::EPSILON) {
+        if let Some((reported, repeats)) = &mut self.reported
+            && (*reported - age).abs() < f64::EPSILON
+            && *repeats < MAX_LOG_AGE_REPEATS
+        {
+            *repeats += 1;
             return;
         }
-        self.reported = Some((age, t));
+        self.reported = Some((age, 0));
         let written_at = t - age;
         let Some(before) = self.written_at else {
             self.written_at = Some(written_at);
@@ -112,11 +122,18 @@ impl LogTrack {
         self.written_at = Some(written_at);
     }
 
-    /// The time since the last write, in seconds. An age that is repeated for long may belong to a log that is written
-    /// exactly once per check: then only that age is certain.
+    /// The time since the last write, in seconds.
     pub(crate) fn age(&self, t: f64) -> Option<f64> {
-        let (age, changed_at) = self.reported?;
-        Some(if t - changed_at > MAX_LOG_AGE_REPEAT { age } else { t - self.written_at? })
+        Some(t - self.written_at?)
+    }
+
+    /// Whether the log grows as it usually does; `None` if its usual pace is unknown, or in between.
+    pub(crate) fn is_growing(&self, t: f64) -> Option<bool> {
+        let (age, gap) = (self.age(t)?, self.median_gap().filter(|_| self.writes >= KNOWN_WRITES)?);
+        if age <= LOG_GROWS.0.max(LOG_GROWS.1 * gap) {
+            return Some(true);
+        }
+        (age > LOG_IS_SILENT.0.max(LOG_IS_SILENT.1 * gap)).then_some(false)
     }
 
     /// The median gap between writes, in seconds.
@@ -183,6 +200,11 @@ impl ProcessTrack {
             name => name,
         };
         format!("{program} ({}, pid {}{others}{job})", self.info.who, self.key.pid)
+    }
+
+    /// Whether its reads and writes are visible.
+    pub(crate) fn shows_io(&self) -> bool {
+        self.write_bytes.is_some() || self.read_characters.is_some()
     }
 
     /// Whether the process belongs to this user.

@@ -31,6 +31,7 @@ struct Bucket {
     covered: f32,
     readings: u8,
     least: u8,
+    most: u8,
     /// The number of readings of 95 % or more.
     high: u8,
     memory_readings: u8,
@@ -54,6 +55,7 @@ pub(crate) struct WindowStats {
     pub(crate) covered: f64,
     pub(crate) readings: u32,
     pub(crate) least_utilization: Option<u8>,
+    pub(crate) most_utilization: Option<u8>,
     pub(crate) mean_utilization: Option<f32>,
     /// At least half of the readings are 95 % or more.
     pub(crate) is_median_high: bool,
@@ -87,6 +89,7 @@ impl Window {
         bucket.covered += if is_known { dt as f32 } else { 0.0 };
         if let (Some(percent), true) = (point.utilization, bucket.readings < u8::MAX) {
             bucket.least = if bucket.readings == 0 { percent } else { bucket.least.min(percent) };
+            bucket.most = bucket.most.max(percent);
             bucket.readings += 1;
             bucket.high += u8::from(percent >= 95);
             bucket.sum += u16::from(percent);
@@ -129,7 +132,7 @@ impl Window {
 
     /// Statistics from `begin` to `end`, to within a bucket.
     pub(crate) fn stats_between(&self, begin: f64, end: f64) -> WindowStats {
-        let mut least = u8::MAX;
+        let (mut least, mut most) = (u8::MAX, 0);
         let mut stats = WindowStats::default();
         let (mut high, mut sum) = (0_u32, 0_u32);
         let (mut memory_readings, mut memory_low, mut memory_sum, mut memory_most) = (0_u32, 0_u32, 0_u32, 0);
@@ -141,6 +144,7 @@ impl Window {
             stats.covered += f64::from(bucket.covered);
             if bucket.readings > 0 {
                 least = least.min(bucket.least);
+                most = most.max(bucket.most);
             }
             stats.readings += u32::from(bucket.readings);
             high += u32::from(bucket.high);
@@ -163,6 +167,7 @@ impl Window {
         });
         WindowStats {
             least_utilization: (stats.readings > 0).then_some(least),
+            most_utilization: (stats.readings > 0).then_some(most),
             mean_utilization: mean(f64::from(sum), stats.readings),
             is_median_high: stats.readings > 0 && high * 2 >= stats.readings,
             most_memory_utilization: (memory_readings > 0).then_some(memory_most),
