@@ -620,7 +620,8 @@ fn a_row_on_which_a_key_was_pressed_keeps_the_cursor() {
     let first = selected(&app).key.clone();
     press(&mut app, "T\u{1b}");
     let pid = first.process.pid;
-    let workers: Vec<u32> = app.jobs(first.host).iter().flat_map(|job| job.process_keys()).map(|key| key.pid).collect();
+    let workers: Vec<u32> =
+        app.jobs(first.host).iter().flat_map(crate::fleet::JobRows::process_keys).map(|key| key.pid).collect();
     report_without(&mut app, first.host.0 as usize, &[vec![pid], workers].concat(), NOW + 1);
     assert_eq!(selected(&app).key.host, first.host);
     assert!(selected(&app).ended_at.is_some());
