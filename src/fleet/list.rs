@@ -1,5 +1,6 @@
 //! The combined list: the rows of all hosts, sorted, grouped and folded.
 
+use super::rows::hold_sort_figures;
 use super::{
     BusyRank, DistributedJob, ENDED_ROW_RETENTION, GpuState, GroupKey, GroupSummary, Host, HostId, JobKey, JobRows,
     Moment, ProcessKey, Row, RowKey, UNKNOWN_USER, host_rows,
@@ -199,8 +200,10 @@ impl RowCache {
             self.hosts.resize_with(index + 1, HostRows::default);
         }
         let ended = host.ended().map(|ended| ended.ended_at.plus(ENDED_ROW_RETENTION));
+        let mut jobs = host_rows(host, states, now);
+        hold_sort_figures(&mut jobs, &self.hosts[index].jobs);
         self.hosts[index] = HostRows {
-            jobs: host_rows(host, states, now),
+            jobs,
             is_fresh: host.is_fresh(now),
             states: states.to_vec(),
             expires: ended.filter(|end| *end > now).min(),
@@ -350,17 +353,22 @@ impl<K: Fn(&Row) -> bool> ListBuilder<'_, K> {
 /// Compares two rows with their urgency. Equal rows keep their order: hosts as configured, processes by pid.
 fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
     let down = order.is_descending;
+    let (one, other) = (&a.sort_figures, &b.sort_figures);
     match order.key {
         SortKey::Trouble => urgency(a_rank, a, down).cmp(&urgency(b_rank, b, down)),
         SortKey::Host => with_direction(a.key.host.cmp(&b.key.host), down),
         SortKey::Gpu => known_first(gpu_order(a), gpu_order(b), down, Ord::cmp),
         SortKey::Pid => known_first(a.pid, b.pid, down, Ord::cmp),
         SortKey::User => known_first(user_order(a), user_order(b), down, Ord::cmp),
-        SortKey::GpuMemory => known_first(a.gpu_memory_bytes, b.gpu_memory_bytes, down, Ord::cmp),
-        SortKey::GpuMemoryPercent => known_first(a.gpu_memory_percent, b.gpu_memory_percent, down, f32::total_cmp),
-        SortKey::Sm => known_first(a.sm_percent.map(highest_first), b.sm_percent.map(highest_first), down, Ord::cmp),
-        SortKey::Cpu => known_first(a.cpu_percent, b.cpu_percent, down, f32::total_cmp),
-        SortKey::Rss => known_first(a.rss_bytes, b.rss_bytes, down, Ord::cmp),
+        SortKey::GpuMemory => known_first(one.gpu_memory_bytes, other.gpu_memory_bytes, down, Ord::cmp),
+        SortKey::GpuMemoryPercent => {
+            known_first(one.gpu_memory_percent, other.gpu_memory_percent, down, f32::total_cmp)
+        }
+        SortKey::Sm => {
+            known_first(one.sm_percent.map(highest_first), other.sm_percent.map(highest_first), down, Ord::cmp)
+        }
+        SortKey::Cpu => known_first(one.cpu_percent, other.cpu_percent, down, f32::total_cmp),
+        SortKey::Rss => known_first(one.rss_bytes, other.rss_bytes, down, Ord::cmp),
         SortKey::State => known_first(state_order(a), state_order(b), down, Ord::cmp),
         SortKey::Time => known_first(a.age_seconds, b.age_seconds, down, f64::total_cmp),
         SortKey::Command => with_direction(a.command.cmp(&b.command), down),
@@ -371,7 +379,7 @@ fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), ord
 /// descending order reverses all but the first; unknown values come last in both.
 fn urgency(rank: Option<u8>, row: &Row, down: bool) -> impl Ord + use<> {
     let rank = rank.map_or(u16::MAX, |rank| u16::from(if down { u8::MAX - rank } else { rank }));
-    let memory = row.gpu_memory_bytes.map(|bytes| if down { bytes } else { u64::MAX - bytes });
+    let memory = row.sort_figures.gpu_memory_bytes.map(|bytes| if down { bytes } else { u64::MAX - bytes });
     // In this order of precedence, as one number, which is compared faster than a tuple.
     let class = u32::from(row.ended_at.is_some()) << 18
         | u32::from(rank) << 2

@@ -364,3 +364,32 @@ fn a_group_row_has_the_rank_of_its_worst_job() {
     let rows = view.list(order, &HashSet::new(), &distributed, |_| true, bobs).rows;
     assert_eq!(rows[0].who, "bob");
 }
+
+#[test]
+fn rows_with_nearly_equal_memory_keep_their_order() {
+    let jobs = |first: u64, second: u64| {
+        let one = process(10, "one", &[(0, 0)]);
+        let two = process(20, "two", &[(1, 0)]);
+        [(one, first), (two, second)].map(|(mut process, mib)| {
+            process.gpus[0].gpu_memory_bytes = Some(mib << 20);
+            process
+        })
+    };
+    let mut host = TestHost::new(0, gpus(0..2));
+    let mut cache = RowCache::default();
+    let mut order = |t: f64, first: u64, second: u64| {
+        host.send_snapshot(t, &[reading(97, 30), reading(97, 30)], &jobs(first, second));
+        cache.update(&host.host, NO_STATES, at(t));
+        let keys = [SortKey::Trouble, SortKey::GpuMemory];
+        keys.map(|key| {
+            let order = ListOrder::default_for(key, Group::Job);
+            let rows = cache.rows(order, &HashSet::new(), |_| true, |_| None);
+            commands(&rows).join(" ")
+        })
+    };
+    assert_eq!(order(1.0, 20_100, 20_000), ["one two", "one two"]);
+    for (second, more) in [(3.0, 150), (5.0, 300), (7.0, 0), (9.0, 400)] {
+        assert_eq!(order(second, 20_000, 20_000 + more), ["one two", "one two"], "{more} MiB more");
+    }
+    assert_eq!(order(11.0, 20_000, 24_000), ["two one", "two one"], "a real difference counts");
+}

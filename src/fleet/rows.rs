@@ -62,6 +62,89 @@ pub struct BusyRank {
     pub sm_percent: u8,
 }
 
+/// The figures that the list sorts by. They follow the readings only once these differ by more than the usual noise, so
+/// that rows with nearly equal readings keep their order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SortFigures {
+    /// GPU memory in bytes.
+    pub gpu_memory_bytes: Option<u64>,
+    /// GPU memory in percent.
+    pub gpu_memory_percent: Option<f32>,
+    /// The lowest and the highest SM utilization.
+    pub sm_percent: Option<(u8, u8)>,
+    /// CPU utilization.
+    pub cpu_percent: Option<f32>,
+    /// Resident memory in bytes.
+    pub rss_bytes: Option<u64>,
+}
+
+/// Changes up to this many points, or this share of the value, leave a figure of [`SortFigures`] as it is.
+const SORT_TOLERANCE_POINTS: f64 = 3.0;
+const SORT_TOLERANCE_SHARE: f64 = 0.05;
+/// The same for memory, in bytes.
+const SORT_TOLERANCE_BYTES: f64 = (128 << 20) as f64;
+
+impl SortFigures {
+    /// The figures of a row that was not listed before.
+    fn of(row: &Row) -> Self {
+        Self {
+            gpu_memory_bytes: row.gpu_memory_bytes,
+            gpu_memory_percent: row.gpu_memory_percent,
+            sm_percent: row.sm_percent,
+            cpu_percent: row.cpu_percent,
+            rss_bytes: row.rss_bytes,
+        }
+    }
+
+    /// Replaces each figure by the one of `before`, unless they differ by more than the tolerance.
+    fn hold(&mut self, before: &Self) {
+        fn hold<T: Copy>(now: &mut Option<T>, before: Option<T>, least: f64, value: impl Fn(T) -> f64) {
+            if let (Some(new), Some(old)) = (*now, before) {
+                let (new, known) = (value(new), value(old));
+                if (new - known).abs() <= (known.abs() * SORT_TOLERANCE_SHARE).max(least) {
+                    *now = before;
+                }
+            }
+        }
+        hold(&mut self.gpu_memory_bytes, before.gpu_memory_bytes, SORT_TOLERANCE_BYTES, |bytes| bytes as f64);
+        hold(&mut self.rss_bytes, before.rss_bytes, SORT_TOLERANCE_BYTES, |bytes| bytes as f64);
+        hold(&mut self.gpu_memory_percent, before.gpu_memory_percent, SORT_TOLERANCE_POINTS, f64::from);
+        hold(&mut self.cpu_percent, before.cpu_percent, SORT_TOLERANCE_POINTS, f64::from);
+        // The list is sorted by the highest share first.
+        let is_near = |one: u8, other: u8| f64::from(one.abs_diff(other)) <= SORT_TOLERANCE_POINTS;
+        if let (Some(new), Some(old)) = (self.sm_percent, before.sm_percent)
+            && is_near(new.0, old.0)
+            && is_near(new.1, old.1)
+        {
+            self.sm_percent = before.sm_percent;
+        }
+    }
+}
+
+/// Lets the figures that these rows are sorted by follow those of the rows before.
+pub(super) fn hold_sort_figures(jobs: &mut [JobRows], before: &[JobRows]) {
+    fn hold(row: &mut Arc<Row>, before: &Arc<Row>) {
+        if let Some(row) = Arc::get_mut(row) {
+            row.sort_figures.hold(&before.sort_figures);
+        }
+    }
+    // The order rarely changes between two snapshots.
+    fn find<T>(all: &[T], index: usize, is_it: impl Fn(&T) -> bool) -> Option<&T> {
+        all.get(index).filter(|one| is_it(one)).or_else(|| all.iter().find(|one| is_it(one)))
+    }
+    for (index, job) in jobs.iter_mut().enumerate() {
+        let Some(known) = find(before, index, |known| known.row.key == job.row.key) else { continue };
+        hold(&mut job.row, &known.row);
+        if let (ProcessRows::Multiple(rows), ProcessRows::Multiple(known)) = (&mut job.members, &known.members) {
+            for (index, row) in rows.iter_mut().enumerate() {
+                if let Some(known) = find(known, index, |known| known.key == row.key) {
+                    hold(row, known);
+                }
+            }
+        }
+    }
+}
+
 /// A row of the combined list. Unknown values are `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -109,6 +192,8 @@ pub struct Row {
     pub ended_at: Option<Moment>,
     /// Set for a group row.
     pub group_summary: Option<Box<GroupSummary>>,
+    /// The figures that the row is sorted by.
+    pub sort_figures: SortFigures,
 }
 
 impl Row {
@@ -126,6 +211,14 @@ impl Row {
     /// other fields are those of `first`.
     pub(super) fn combined(first: &Self, rows: &[&Self]) -> Self {
         // A hidden process is no fault: it counts only if nothing else is wrong.
+        let figures = || rows.iter().map(|row| &row.sort_figures);
+        let sort_figures = SortFigures {
+            gpu_memory_bytes: sum(figures().map(|figures| figures.gpu_memory_bytes)),
+            gpu_memory_percent: None,
+            sm_percent: figures().filter_map(|one| one.sm_percent).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+            cpu_percent: sum(figures().map(|figures| figures.cpu_percent)),
+            rss_bytes: sum(figures().map(|figures| figures.rss_bytes)),
+        };
         let urgency = |row: &&&Self| row.trouble.and_then(ProcessTrouble::rank).unwrap_or(u8::MAX);
         let worst = rows.iter().filter(|row| row.trouble.is_some()).min_by_key(urgency);
         Self {
@@ -141,6 +234,7 @@ impl Row {
             workers: rows.iter().map(|row| row.workers).sum(),
             is_mine: rows.iter().any(|row| row.is_mine),
             is_stale: rows.iter().any(|row| row.is_stale),
+            sort_figures,
             ..first.clone()
         }
     }
@@ -267,6 +361,7 @@ impl RowBuilder<'_> {
         let mut row = Row::combined(rows.first()?, &counted_rows);
         row.gpu_indexes = self.gpu_indexes(&counted);
         row.gpu_memory_percent = self.memory_percent(&counted);
+        row.sort_figures.gpu_memory_percent = row.gpu_memory_percent;
         let leader = leader(first, &counted);
         row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
         row.command = leader.command;
@@ -277,7 +372,7 @@ impl RowBuilder<'_> {
 
     fn process(&self, process: &Process, ended_at: Option<Moment>) -> Row {
         let trouble = if ended_at.is_some() { None } else { process.trouble(self.now) };
-        Row {
+        let mut row = Row {
             key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false, group: None },
             job: process.info.job.clone(),
             host_name: self.host.name().clone(),
@@ -300,7 +395,10 @@ impl RowBuilder<'_> {
             is_stale: self.is_stale || process.is_stale,
             ended_at,
             group_summary: None,
-        }
+            sort_figures: SortFigures::default(),
+        };
+        row.sort_figures = SortFigures::of(&row);
+        row
     }
 
     fn gpu_indexes(&self, processes: &[&Process]) -> Vec<u32> {
