@@ -254,6 +254,18 @@ impl Engine {
         self.tracker.states(id)
     }
 
+    /// The suspicions about jobs on a host; see [`Finding::is_suspicion`].
+    pub fn suspicions(&self, id: HostId) -> impl Iterator<Item = &Finding> {
+        let findings = self.host(id).into_iter().flat_map(|host| host.conditions.findings());
+        findings.map(|(_, finding)| finding).filter(|finding| finding.is_suspicion())
+    }
+
+    /// The state of a GPU in the last readings of its host, also after the host was lost, by its position in the
+    /// inventory.
+    pub fn last_state(&self, id: HostId, position: usize) -> Option<(GpuState, Option<Moment>)> {
+        self.tracker.last_state(id, position)
+    }
+
     /// The learned context-idle power of a GPU in watts, by its position in the inventory.
     pub fn idle_watts(&self, id: HostId, position: usize) -> Option<f32> {
         self.host(id)?.gpus.get(position)?.learned_watts()
@@ -387,11 +399,10 @@ impl Engine {
 /// GPU states that follow from the findings of this host: position, state and since when. GPUs hang while a stuck-*
 /// finding fires. They are idle by idle-hog, which may know a longer time than was observed.
 fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuState, Moment)> {
-    const STUCK: [RuleId; 3] = [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank];
     let mut finding_states = Vec::new();
     for (_, finding) in diagnosis.conditions.findings() {
         let state = match (finding.rule, finding.phase) {
-            (rule, FindingPhase::Firing) if STUCK.contains(&rule) => GpuState::Hung,
+            (rule, FindingPhase::Firing) if rule.is_hang_at_low_power() => GpuState::Hung,
             (RuleId::IdleHog, FindingPhase::Pending | FindingPhase::Firing) => GpuState::Idle,
             _ => continue,
         };

@@ -395,6 +395,16 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         }
     }
 
+    /// Reserves the last line for segments. Does nothing in an area of one line.
+    pub(super) fn pin_segments_to_bottom(&mut self, mut segments: Segments) {
+        if self.area.height < 2 {
+            return;
+        }
+        self.area.height -= 1;
+        segments.fit(self.area.width);
+        segments.draw(self.canvas, self.area.x, self.area.bottom(), self.area.width);
+    }
+
     /// Writes a line of segments.
     pub(super) fn segments(&mut self, mut segments: Segments) {
         if self.rows_left() > 0 {

@@ -187,8 +187,11 @@ fn count_before(line: &str, word: &str) -> Option<u32> {
 /// Checks that the header, where it has room, says how many GPUs and hosts are in each state.
 fn check_header(app: &App, header: &str, columns: u16) -> Result<(), TestCaseError> {
     let (totals, links) = (app.totals(), app.links());
+    let summaries = app.fleet().hosts().iter().filter_map(|host| app.host_summary(host));
+    let suspected: u32 = summaries.map(crate::app::HostSummary::suspected_count).sum();
     let states = [
-        ("busy", totals.in_state(GpuState::InUse)),
+        ("busy", totals.in_state(GpuState::InUse) - suspected),
+        ("stuck?", suspected),
         ("idle", totals.in_state(GpuState::Idle)),
         ("waiting", totals.in_state(GpuState::Waiting)),
         ("hung?", totals.in_state(GpuState::Hung)),

@@ -287,7 +287,10 @@ fn suspect(
             context.format_job(job),
         );
         let pid = context.first_pid(job);
-        context.job_details(job, sentence, format!("py-spy dump --pid {pid}, twice, a minute apart"))
+        let next_check = format!("py-spy dump --pid {pid}, twice, a minute apart");
+        // The other GPUs of the job may work.
+        let gpus = context.finding_gpus(unseen.iter().map(|spinning| spinning.position));
+        FindingDetails { gpus, ..context.job_details(job, sentence, next_check) }.with_figures(watts_text(unseen))
     });
 }
 
@@ -302,6 +305,12 @@ fn means(spinning: &[&SpinningGpu]) -> (f32, String, f32) {
     let limit: Option<f32> = spinning.iter().map(|spinning| spinning.limit).sum();
     let limit = limit.map_or_else(String::new, |limit| format!(" of {:.0} W", limit / count));
     (mean(|one| one.watts), limit, mean(|one| one.utilization))
+}
+
+/// `112 of 700 W`: the mean power and limit.
+fn watts_text(spinning: &[&SpinningGpu]) -> String {
+    let (watts, limit, _) = means(spinning);
+    if limit.is_empty() { format!("{watts:.0} W") } else { format!("{watts:.0}{limit}") }
 }
 
 fn stuck_details(
@@ -326,7 +335,8 @@ fn stuck_details(
         context.format_job(job),
     );
     let pid = context.first_pid(job);
-    let mut details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
+    let details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
+    let mut details = details.with_figures(watts_text(stuck));
     details.gpus = context.finding_gpus(stuck.iter().map(|spinning| spinning.position));
     details.hosts = context.peers.names(job, context.host.id);
     details
@@ -436,7 +446,8 @@ fn missing_rank_details(
         (None, Some((_, _, dump))) => dump.clone(),
         (None, None) => format!("py-spy dump --pid {}", context.first_pid(job)),
     };
-    let mut details = context.job_details(job, sentence, next);
+    let figures = format!("{}, {} held", places.join(" and "), gibibytes(missing.memory_bytes));
+    let mut details = context.job_details(job, sentence, next).with_figures(figures);
     details.gpus =
         context.finding_gpus(missing.here.iter().copied().chain(stuck.iter().map(|spinning| spinning.position)));
     details.hosts = context.peers.names(job, context.host.id);
