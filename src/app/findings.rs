@@ -231,9 +231,10 @@ impl Findings {
     }
 
     /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. The states of its GPUs and
-    /// processes rank before its findings, and pending findings rank last.
+    /// processes rank before its findings, a suspicion ranks as the warning it may become, and pending findings rank last.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
+            _ if finding.is_suspicion() => Some(FIRST_RANK + 1),
             (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 3),
             (_, Severity::Crit) => Some(FIRST_RANK),
             (_, Severity::Warn) => Some(FIRST_RANK + 1),

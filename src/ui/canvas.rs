@@ -170,9 +170,16 @@ impl Canvas<'_> {
     /// Draws all cells of an area in the dim style, for old values.
     pub(super) fn dim(&mut self, area: Rect) {
         let area = area.intersection(self.buffer.area);
-        let dim = self.theme.dim;
+        let (dim, track) = (self.theme.dim, self.theme.track.fg);
+        let (bar, thin) = (self.theme.glyphs.bar_track, self.theme.glyphs.light.horizontal);
         for y in area.y..area.bottom() {
-            self.cells(area.x, y, area.width).iter_mut().for_each(|cell| restyle(cell, dim));
+            for cell in self.cells(area.x, y, area.width) {
+                // Without its colour, the unfilled part of a bar needs another glyph.
+                if track == Some(cell.fg) && cell.symbol() == bar {
+                    cell.set_symbol(thin);
+                }
+                restyle(cell, dim);
+            }
         }
     }
 }

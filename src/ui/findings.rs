@@ -122,7 +122,7 @@ impl ColumnWidths {
             host: longest(&|finding| columns(&hosts(finding)), 4, 14),
             gpu: longest(&|finding| gpus(finding).len(), 3, 7),
             who: longest(&|finding| finding.user.as_deref().map_or(1, columns), 3, 10),
-            program: longest(&|finding| columns(program(finding)), 0, 14),
+            program: longest(&|finding| columns(program(finding)), 0, if width < 100 { 9 } else { 18 }),
         };
         let is_too_wide = |widths: &Self| LEAD_COLUMNS + widths.sum() + TITLE_MIN_COLUMNS > width;
         if is_too_wide(&widths) {

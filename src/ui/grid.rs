@@ -36,7 +36,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, screen_layout
     let shown = &hosts[first.min(hosts.len())..(first + layout.visible_panes()).min(hosts.len())];
     let widths = ValueWidths::of(hosts.iter().copied().filter_map(|host| app.host_summary(host)));
     let name_columns = hosts.iter().map(|host| columns(host.name())).max().unwrap_or(0) as u16;
-    let line_columns = LineColumns::of(app, &hosts, &layout, name_columns);
+    let line_columns = LineColumns::of(app, shown, &layout, name_columns);
     let context = PaneContext { app, layout, widths, line_columns, now };
     for (index, host) in shown.iter().enumerate() {
         let area = areas::pane(area, &layout, index);
@@ -201,7 +201,7 @@ fn draw_gpus(canvas: &mut Canvas<'_>, inner: Rect, context: &PaneContext<'_>, su
 /// Draws one glyph per GPU, `step` columns apart, and the number of those that do not fit: `▇ ▇ z +8`. Returns the number
 /// of columns used.
 fn draw_cells(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpus: &[GpuSummary], step: u16) -> u16 {
-    let room = |width: u16| usize::from((width + step - 1) / step);
+    let room = |width: u16| usize::from(width.div_ceil(step));
     let shown = if gpus.len() > room(width) { room(width.saturating_sub(4)) } else { gpus.len() };
     let mut used = 0;
     for gpu in &gpus[..shown] {
@@ -310,6 +310,7 @@ const COUNTS_MAX_COLUMNS: u16 = 18;
 const USERS_MIN_COLUMNS: u16 = 6;
 
 impl LineColumns {
+    /// `hosts` are the visible ones.
     fn of(app: &App, hosts: &[&Host], layout: &GridLayout, longest_name: u16) -> Self {
         let width = layout.cell_columns;
         let summaries = || hosts.iter().filter_map(|host| app.host_summary(host));

@@ -47,12 +47,12 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, 
     let gpus = Rect { y: facts.bottom(), height: layout.gpu_rows(), ..body };
     let detail = Rect { y: gpus.bottom(), height: layout.detail_rows, ..body };
     if gpus.height > 0 && host_state::shows_gpus(host, summary) {
-        match layout.cards {
-            Some(cards) => draw_cards(canvas, gpus, app, host, summary, cards, now),
-            None => {
-                let now = if summary.is_fresh { now } else { host.received_at.unwrap_or(now) };
-                draw_table(canvas, gpus, app.screen(), summary, usize::from(layout.visible_gpus), now);
-            }
+        if let Some(cards) = layout.cards {
+            draw_cards(canvas, gpus, app, host, summary, cards, now);
+        } else {
+            // The ages of last values stand still.
+            let now = if summary.is_fresh { now } else { host.received_at.unwrap_or(now) };
+            draw_table(canvas, gpus, app.screen(), summary, usize::from(layout.visible_gpus), now);
         }
         if let Some(gpu) = summary.gpus.get(app.screen().gpu) {
             gpu::draw_detail(canvas, detail, host, gpu, app.screen().gpu);
@@ -301,6 +301,9 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, app: &App, host: &Host, now: Momen
         line.add(20, 0, short!("{}", error.message.as_str()), theme.warn);
         let mut next = Segments::default();
         host_state::add_next_attempt(&mut next, canvas, app, host, now);
+        if let Some(summary) = app.host_summary(host) {
+            host_state::add_last_seen(&mut next, canvas, app, host, summary);
+        }
         line.append(3, next);
         return line;
     }

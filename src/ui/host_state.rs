@@ -147,10 +147,7 @@ pub(super) fn draw_reason(
     let theme = canvas.theme;
     let mut next = Segments::default();
     add_next_attempt(&mut next, canvas, app, host, now);
-    if let Some(at) = host.received_at {
-        next.add(6, 2, short!("last seen {}", clock(at, app.settings.utc_offset_seconds).as_str()), theme.dim);
-        next.add(3, 2, last_counts(summary), theme.dim);
-    }
+    add_last_seen(&mut next, canvas, app, host, summary);
     if let Some(footer) = footer {
         next.fit(footer.width.saturating_sub(6));
         canvas.edge(footer, footer.y, &next, &Segments::default());
@@ -176,6 +173,15 @@ pub(super) fn draw_reason(
         LineWriter::new(canvas, Rect { y: area.y + 1, ..line }).segments(next);
     }
     Rect { y: area.y + rows, height: area.height - rows, ..area }
+}
+
+/// Adds when the host was last seen and the states of its GPUs at that time: `last seen 12:08  8 busy`.
+pub(super) fn add_last_seen(line: &mut Segments, canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary) {
+    if let Some(at) = host.received_at {
+        let time = clock(at, app.settings.utc_offset_seconds);
+        line.add(6, 2, short!("last seen {}", time.get(..5).unwrap_or_default()), canvas.theme.dim);
+        line.add(3, 2, last_counts(summary), canvas.theme.dim);
+    }
 }
 
 /// `8 busy 2 free`: the states of the GPUs when the host was last seen.

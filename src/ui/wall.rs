@@ -231,6 +231,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, af
         (4, "w", "waiting", theme.dim),
         (3, "-", "unused", theme.dim),
         (12, "?", "hung?", theme.crit),
+        (5, "?", "stuck?", theme.warn),
         (12, "!", "fault", theme.crit),
         (6, "~", "no data", theme.dim),
         (8, "x", "down", theme.warn),
