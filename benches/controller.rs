@@ -130,7 +130,11 @@ fn draw(criterion: &mut Criterion) {
                 criterion.bench_function(&name, |bencher| {
                     bencher.iter(|| {
                         current = (current + step) % 2;
-                        terminal.draw(|frame| ui::draw(black_box(&apps[current]), frame, at(4))).map(|_| ())
+                        terminal
+                            .draw(|frame| {
+                                ui::draw(black_box(&apps[current]), frame, at(4));
+                            })
+                            .map(|_| ())
                     });
                 });
             }

@@ -121,6 +121,10 @@ pub enum Action {
     NextHost,
     /// Show the view of the previous host.
     PreviousHost,
+    /// Show the view of the next process in the list.
+    NextProcess,
+    /// Show the view of the previous process in the list.
+    PreviousProcess,
     /// Show the next metric in charts and wall cells.
     Metric,
     /// Use the next chart span.
@@ -281,6 +285,8 @@ impl Action {
             Self::PreviousFocus => "previous-part",
             Self::NextHost => "next-host",
             Self::PreviousHost => "previous-host",
+            Self::NextProcess => "next-process",
+            Self::PreviousProcess => "previous-process",
             Self::Metric => "metric",
             Self::Span => "span",
             Self::Unfold => "unfold",

@@ -75,6 +75,8 @@ impl App {
             }
             Action::NextHost => self.show_adjacent_host(1),
             Action::PreviousHost => self.show_adjacent_host(-1),
+            Action::NextProcess => self.show_adjacent_process(Action::Down),
+            Action::PreviousProcess => self.show_adjacent_process(Action::Up),
             Action::Metric => self.screen.metric = self.screen.metric.next(),
             Action::Span => self.screen.span = self.screen.span.next(),
             Action::Unfold => self.screen.list.unfold(&self.derived.rows),
@@ -208,13 +210,15 @@ impl App {
                 self.screen.user_picker =
                     self.screen.user_picker.map(|index| move_index(index, action, count, capacity));
             }
-            mode @ (Mode::List | Mode::HostList | Mode::Processes | Mode::Process) => {
+            Mode::List | Mode::HostList | Mode::Processes => {
                 let rows = &self.derived.rows;
                 let index = move_index(self.screen.list.index(), action, rows.len(), capacity);
                 self.screen.list.select(rows, index, capacity);
-                if let (Mode::Process, Some(row)) = (mode, rows.get(index)) {
-                    self.screen.replace(View::Process(row.key.clone()));
-                }
+            }
+            Mode::Process => {
+                let page = usize::from(self.size.1.saturating_sub(4));
+                self.screen.process_top =
+                    move_index(self.screen.process_top, action, self.process_scroll_limit + 1, page);
             }
             Mode::Findings => {
                 let capacity = self.visible_finding_count();
@@ -330,6 +334,17 @@ impl App {
             self.screen.host = hosts[(index + step).rem_euclid(hosts.len() as isize) as usize];
             self.screen.gpu = 0;
             self.screen.replace(View::Host(self.screen.selected_host()));
+        }
+    }
+
+    /// Shows the process beside the one in view. Its key is not one that scrolls: the view must not change to another
+    /// process, which the next signal would reach, because its text happens to fit.
+    fn show_adjacent_process(&mut self, step: Action) {
+        let (rows, capacity) = (&self.derived.rows, self.derived.list_capacity(&self.screen));
+        let index = move_index(self.screen.list.index(), step, rows.len(), capacity);
+        self.screen.list.select(rows, index, capacity);
+        if let Some(row) = rows.get(index) {
+            self.screen.replace(View::Process(row.key.clone()));
         }
     }
 

@@ -65,6 +65,8 @@ pub struct App {
     pub(super) list_filter: ListFilter,
     pub(super) host_visibility: HostVisibility,
     pub(super) density: Density,
+    /// The number of lines by which the last drawn view of a process could be scrolled.
+    pub(super) process_scroll_limit: usize,
 
     // Dialogs and messages.
     pub(super) prompts: Prompts,
@@ -110,6 +112,7 @@ impl App {
             list_filter: ListFilter::default(),
             host_visibility: HostVisibility::default(),
             density: Density::default(),
+            process_scroll_limit: 0,
             prompts: Prompts::default(),
             signals: Signals::default(),
             palette: None,
@@ -505,9 +508,15 @@ impl App {
         self.derived.list_capacity(&self.screen)
     }
 
-    /// Returns the number of findings that their view shows at once.
+    /// Returns the number of lines that the view of findings shows at once.
     pub(super) fn visible_finding_count(&self) -> usize {
         usize::from(findings_layout(self.size.1.saturating_sub(2)).visible)
+    }
+
+    /// Sets the number of lines by which the view of a process can be scrolled, which drawing it has shown.
+    pub fn set_process_scroll_limit(&mut self, limit: usize) {
+        self.process_scroll_limit = limit;
+        self.screen.process_top = self.screen.process_top.min(limit);
     }
 
     /// Returns the layout of a screen of this size.
@@ -515,13 +524,14 @@ impl App {
         if size == self.derived.screen_layout.size {
             self.derived.screen_layout
         } else {
-            compute_layout(size, self.derived.layout_inputs(&self.screen, self.density), None)
+            compute_layout(size, self.derived.layout_inputs(&self.fleet, &self.screen, self.density))
         }
     }
 
     /// Returns the layout of the view of one host on a screen of this size.
     pub fn host_layout(&self, size: (u16, u16)) -> HostLayout {
-        compute_host_layout(size, self.gpus_in_view(), self.screen.is_list_focused())
+        let findings = self.screen.host_in_view().map_or(0, |id| self.findings().alerts_of_host(id).count());
+        compute_host_layout(size, self.gpus_in_view(), findings, self.screen.is_list_focused())
     }
 
     /// Returns the lines of the wall.

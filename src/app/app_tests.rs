@@ -64,7 +64,7 @@ fn tab_moves_the_focus_and_changes_the_mode() {
     assert_eq!(app.mode(), Mode::List);
     key(&mut app, KeyCode::BackTab);
     assert_eq!(app.mode(), Mode::Grid);
-    let mut small = reported_once(2, 8, (80, 16));
+    let mut small = reported_once(64, 8, (80, 16));
     assert_eq!(small.screen_layout((80, 16)).list_rows, 0);
     press(&mut small, "\t");
     assert_eq!(small.screen_layout((80, 16)).list_rows, 14, "a small body shows one of the two");
@@ -306,9 +306,11 @@ fn the_process_view_follows_its_process() {
     assert_eq!(app.mode(), Mode::Process);
     update(&mut app, 0, HostUpdate::Silent, NOW);
     assert_eq!(app.screen().view(), &View::Process(key.clone()));
-    press(&mut app, "↓");
+    press(&mut app, "↓j");
+    assert_eq!(app.screen().view(), &View::Process(key.clone()), "only `]` leads to another process");
+    press(&mut app, "]");
     assert_ne!(app.screen().view(), &View::Process(key.clone()));
-    press(&mut app, "↑");
+    press(&mut app, "[");
     assert_eq!(app.screen().view(), &View::Process(key));
     press(&mut app, "\u{1b}");
     assert_eq!(app.mode(), Mode::List);

@@ -111,7 +111,7 @@ impl DerivedState {
             rows: Vec::new(),
             row_counts: (0, 0),
             users: Users::default(),
-            screen_layout: compute_layout((0, 0), LayoutInputs::default(), None),
+            screen_layout: compute_layout((0, 0), LayoutInputs::default()),
             host_layout: HostLayout::default(),
             sparklines: HashMap::new(),
             list_inputs: None,
@@ -280,21 +280,23 @@ impl DerivedState {
     /// Depends on the number of hosts and GPUs but on no other reading. Returns whether the layout changed.
     fn update_layout(&mut self, inputs: &Inputs<'_>, screen: &Screen) -> bool {
         let before = (self.screen_layout, self.host_layout);
-        let layout_inputs = self.layout_inputs(screen, inputs.density);
+        let layout_inputs = self.layout_inputs(inputs.fleet, screen, inputs.density);
         if self.screen_layout.size != inputs.size || self.layout_inputs != layout_inputs {
-            let previous = self.screen_layout.grid.filter(|_| self.layout_inputs == layout_inputs);
-            self.screen_layout = compute_layout(inputs.size, layout_inputs, previous.as_ref());
+            self.screen_layout = compute_layout(inputs.size, layout_inputs);
             self.layout_inputs = layout_inputs;
         }
         let gpus = screen.host_in_view().and_then(|id| self.host_summaries.get(id.0 as usize));
-        self.host_layout =
-            compute_host_layout(inputs.size, gpus.map_or(0, |host| host.gpus.len()), screen.is_list_focused());
+        let gpus = gpus.map_or(0, |host| host.gpus.len());
+        let findings = screen.host_in_view().map_or(0, |id| self.findings.alerts_of_host(id).count());
+        self.host_layout = compute_host_layout(inputs.size, gpus, findings, screen.is_list_focused());
         (self.screen_layout, self.host_layout) != before
     }
 
-    pub(super) fn layout_inputs(&self, screen: &Screen, density: Density) -> LayoutInputs {
+    pub(super) fn layout_inputs(&self, fleet: &Fleet, screen: &Screen, density: Density) -> LayoutInputs {
+        let visible = self.visible_hosts.iter().filter_map(|index| fleet.hosts().get(*index));
         LayoutInputs {
             hosts: self.visible_hosts.len(),
+            name_columns: visible.map(|host| host.name().width()).max().unwrap_or(0),
             gpus: self.host_summaries.iter().map(|summary| summary.gpus.len()).max().unwrap_or(0),
             is_list_focused: screen.is_list_focused(),
             density,

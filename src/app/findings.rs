@@ -2,22 +2,71 @@
 
 use super::action::Action;
 use super::screen::move_index;
-use crate::diagnosis::{Engine, Finding, FindingPhase, NotJudged, RuleId, Severity};
+use crate::diagnosis::{Engine, Finding, FindingPhase, NotJudged, RuleId, RuleTopic, Severity};
 use crate::fleet::{HostId, Row};
 use crate::wire::SafeText;
 
 /// At most this many findings are listed, the worst first; the others are only counted.
 const MAX_FINDINGS: usize = 1000;
 
+/// The sections of the view of findings, in the order of the screen: the jobs of people come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FindingSection {
+    /// Alerts about one topic. Suspicions are beside the stuck jobs.
+    Alerts(RuleTopic),
+    /// Active findings that cause no alert.
+    Notes,
+    /// Conditions that have not held for long enough.
+    Watched,
+    /// Findings that the user has snoozed.
+    Snoozed,
+}
+
+impl FindingSection {
+    fn of(finding: &Finding) -> Self {
+        match finding.phase {
+            _ if finding.is_suspicion() => Self::Alerts(RuleTopic::StuckJob),
+            FindingPhase::Pending => Self::Watched,
+            _ if finding.snoozed.is_some() => Self::Snoozed,
+            _ if finding.is_alerting() => Self::Alerts(finding.rule.info().topic),
+            _ => Self::Notes,
+        }
+    }
+
+    /// Returns the heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Alerts(RuleTopic::StuckJob) => "STUCK JOBS",
+            Self::Alerts(RuleTopic::Job) => "JOBS",
+            Self::Alerts(RuleTopic::Host) => "HOSTS",
+            Self::Alerts(RuleTopic::Hardware) => "HARDWARE",
+            Self::Notes => "NOTES",
+            Self::Watched => "WATCHED",
+            Self::Snoozed => "SNOOZED",
+        }
+    }
+}
+
+/// A line of the view of findings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FindingLine {
+    /// The heading of a section.
+    Heading(FindingSection),
+    /// The finding at this index.
+    Finding(usize),
+}
+
 /// The findings of the whole fleet, in the order of the screen.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     list: Vec<Finding>,
+    lines: Vec<FindingLine>,
     not_judged: Vec<NotJudged>,
     counts: FindingCounts,
     /// The id of the selected finding. `None` selects the first one.
     selected: Option<SafeText>,
     index: usize,
+    /// The first visible line.
     top: usize,
 }
 
@@ -41,7 +90,7 @@ pub struct FindingCounts {
 }
 
 impl Findings {
-    /// Copies the findings of the engine. The selection stays with its finding. The screen shows `capacity` findings.
+    /// Copies the findings of the engine. The selection stays with its finding. The screen shows `capacity` lines.
     pub(super) fn refresh(&mut self, engine: &Engine, capacity: usize) {
         self.counts = FindingCounts::default();
         self.list.clear();
@@ -52,6 +101,17 @@ impl Findings {
             } else {
                 self.counts.omitted += 1;
             }
+        }
+        // Within a section, the order of the engine remains: the worst first.
+        self.list.sort_by_key(FindingSection::of);
+        self.lines.clear();
+        let mut section = None;
+        for (index, finding) in self.list.iter().enumerate() {
+            let its_section = FindingSection::of(finding);
+            if section.replace(its_section) != Some(its_section) {
+                self.lines.push(FindingLine::Heading(its_section));
+            }
+            self.lines.push(FindingLine::Finding(index));
         }
         self.not_judged = engine.not_judged();
         let found = self.selected.as_ref().map_or(Some(0), |id| self.list.iter().position(|one| one.id == *id));
@@ -81,9 +141,14 @@ impl Findings {
         self.top = self.top(capacity);
     }
 
-    /// Returns the findings: the worst first, then snoozed ones, then pending ones.
+    /// Returns the findings by section, the worst of each section first.
     pub fn list(&self) -> &[Finding] {
         &self.list
+    }
+
+    /// Returns the findings with the headings of their sections.
+    pub fn lines(&self) -> &[FindingLine] {
+        &self.lines
     }
 
     /// Returns the number of findings of each kind.
@@ -106,13 +171,17 @@ impl Findings {
         self.index
     }
 
-    /// Returns the index of the first visible finding. The screen shows `capacity` findings.
+    /// Returns the index of the first visible line. The screen shows `capacity` lines, among them the selected finding and
+    /// the heading above it.
     pub fn top(&self, capacity: usize) -> usize {
-        let top = self.top.min(self.list.len().saturating_sub(capacity));
-        if self.index < top {
-            self.index
-        } else if capacity > 0 && self.index >= top + capacity {
-            self.index + 1 - capacity
+        let top = self.top.min(self.lines.len().saturating_sub(capacity));
+        let line = self.lines.iter().position(|line| *line == FindingLine::Finding(self.index)).unwrap_or(0);
+        let is_heading = |line: usize| matches!(self.lines.get(line), Some(FindingLine::Heading(_)));
+        let first = if line > 0 && is_heading(line - 1) && capacity > 1 { line - 1 } else { line };
+        if first < top {
+            first
+        } else if capacity > 0 && line >= top + capacity {
+            line + 1 - capacity
         } else {
             top
         }
@@ -123,6 +192,12 @@ impl Findings {
         self.list.iter().filter(move |finding| {
             finding.phase != FindingPhase::Pending && finding.hosts.iter().any(|(host, _)| *host == id)
         })
+    }
+
+    /// Returns the alerts and suspicions about a host, in the order of the screen.
+    pub fn alerts_of_host(&self, id: HostId) -> impl Iterator<Item = &Finding> {
+        let about = move |finding: &&Finding| finding.hosts.iter().any(|(host, _)| *host == id);
+        self.list.iter().filter(|finding| finding.is_alerting() || finding.is_suspicion()).filter(about)
     }
 
     /// Returns the highest severity of the alerts on a host.
@@ -145,6 +220,11 @@ impl Findings {
         firing.filter(|finding| finding.severity >= Severity::Warn).find_map(|one| Some((state_label(one.rule)?, one)))
     }
 
+    /// Returns the suspicion that the row is stuck; see [`Finding::is_suspicion`].
+    pub fn suspicion_of_row<'a>(&'a self, row: &'a Row) -> Option<&'a Finding> {
+        self.of_row(row).find(|finding| finding.is_suspicion())
+    }
+
     /// Returns whether an active finding says that the row may hang.
     pub(super) fn may_hang(&self, row: &Row) -> bool {
         self.of_row(row).any(|finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule))
@@ -165,9 +245,11 @@ impl Findings {
     }
 
     /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. Critical findings rank
-    /// before the states of its processes, which rank before warnings. Pending findings rank last.
+    /// before the states of its processes, which rank before warnings. A suspicion ranks as the warning it may become,
+    /// other pending findings rank last.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
+            _ if finding.is_suspicion() => Some(WARN_RANK),
             (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
             (_, Severity::Crit) => Some(CRIT_RANK + u8::from(!is_hang_rule(finding.rule))),
             (_, Severity::Warn) => Some(WARN_RANK),

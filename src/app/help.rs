@@ -87,6 +87,8 @@ impl Section {
             Action::NextFocus
             | Action::PreviousFocus
             | Action::Back
+            | Action::NextProcess
+            | Action::PreviousProcess
             | Action::Overview
             | Action::Wall
             | Action::Users

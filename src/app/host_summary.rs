@@ -1,12 +1,12 @@
 //! The values of a host and its GPUs that panes, tables and charts show, computed when a snapshot arrives.
 
 use super::screen::{CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, Metric};
-use crate::diagnosis::{Engine, Severity};
+use crate::diagnosis::{Engine, Finding, FindingGpu, Severity};
 use crate::fleet::{
     FreeHost, GpuMetric, GpuRequirements, GpuState, Host, HostUsers, Moment, SeriesKey, Totals, UNKNOWN_USER,
     free_gpus, host_users,
 };
-use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
+use crate::wire::{ClocksEventReasons, GpuInfo, GpuReading, SafeText};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -54,6 +54,10 @@ pub struct GpuSummary {
     pub since: Option<Moment>,
     /// The severity of the findings behind the state, if the GPU hangs or is faulty.
     pub severity: Option<Severity>,
+    /// The state in the last readings and when it began: differs from `state` only if the host has no fresh data.
+    pub last_state: (GpuState, Option<Moment>),
+    /// Since when its job has looked stuck, while that is only a suspicion.
+    pub suspected_since: Option<Moment>,
     /// The utilization counter says busy while the power is that of an idle GPU. This alone is no finding.
     pub is_low_power: bool,
     /// Utilization of the last five minutes, one point per five seconds, the oldest first.
@@ -71,9 +75,17 @@ pub struct GpuSummary {
 }
 
 impl GpuSummary {
-    /// Returns whether to show the low power. Idle, hung and faulty GPUs have their own label.
+    /// Returns whether to show the low power. Idle, hung, suspected and faulty GPUs have their own label.
     pub fn shows_low_power(&self) -> bool {
-        self.is_low_power && self.state == GpuState::InUse && self.reading.error.is_none()
+        self.is_low_power
+            && self.suspected_since.is_none()
+            && self.state == GpuState::InUse
+            && self.reading.error.is_none()
+    }
+
+    /// Returns since when the job on the GPU has looked stuck. Hung and faulty GPUs are beyond a suspicion.
+    pub fn suspected(&self) -> Option<Moment> {
+        self.suspected_since.filter(|_| self.state == GpuState::InUse && self.reading.error.is_none())
     }
 
     /// Returns the upper end of a temperature chart: the slowdown temperature or [`CHART_MAX_CELSIUS`].
@@ -94,6 +106,8 @@ impl GpuSummary {
             state,
             since: None,
             severity: None,
+            last_state: (state, None),
+            suspected_since: None,
             is_low_power: false,
             sparkline: Vec::new(),
             ecc_uncorrectable: None,
@@ -122,10 +136,21 @@ impl HostSummary {
         self.gpus.iter().filter(|gpu| gpu.state == state).filter_map(|gpu| gpu.severity).max()
     }
 
+    /// Returns the number of GPUs whose job is suspected to be stuck. MIG instances do not count, as in the totals.
+    pub fn suspected_count(&self) -> u32 {
+        self.gpus.iter().filter(|gpu| gpu.instance.is_none() && gpu.suspected().is_some()).count() as u32
+    }
+
     /// Computes the values of a host and its GPUs.
     pub fn of(host: &Host, engine: &Engine, now: Moment) -> Self {
         let states = engine.states(host.id);
         let users = users_by_gpu(host);
+        let is_fresh = host.is_fresh(now);
+        let suspicions: Vec<&Finding> = if is_fresh { engine.suspicions(host.id).collect() } else { Vec::new() };
+        let suspected_since = |info: &GpuInfo| {
+            let is_it = |gpu: &FindingGpu| gpu.host == host.id && gpu.uuid == info.uuid;
+            suspicions.iter().filter(|one| one.gpus.iter().any(is_it)).map(|one| one.since).min()
+        };
         let gpus = host.gpus().enumerate().zip(users).map(|((position, (info, reading)), users)| {
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
             let slows_down = reading.clocks_event_reasons.is_some_and(|mask| ClocksEventReasons(mask).is_thermal());
@@ -152,6 +177,9 @@ impl HostSummary {
                 state,
                 since,
                 severity: engine.severity_of_state(host.id, position),
+                last_state: if is_fresh { None } else { engine.last_state(host.id, position) }
+                    .unwrap_or((state, since)),
+                suspected_since: suspected_since(info),
                 is_low_power: engine.is_low_power(host.id, position),
                 ecc_uncorrectable: host.gpu_health(position).and_then(|health| health.ecc_uncorrectable_volatile),
                 is_hot: slows_down || near_slowdown,
@@ -170,7 +198,7 @@ impl HostSummary {
             totals: Totals::of_host(host, states, now),
             free: free_gpus(host, states, &GpuRequirements::default(), now),
             users: host_users(host, states),
-            is_fresh: host.is_fresh(now),
+            is_fresh,
         }
     }
 }

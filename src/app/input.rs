@@ -5,7 +5,8 @@ use super::App;
 use super::action::{Action, Mode};
 use super::dialogs::DialogKey;
 use super::event::Effect;
-use super::layout::{FINDINGS_HEADER_ROWS, LIST_FRAME_ROWS, TABLE_HEADER_ROWS, processes_layout};
+use super::findings::FindingLine;
+use super::layout::{LIST_FRAME_ROWS, TABLE_HEADER_ROWS, processes_layout};
 use super::screen::{Focus, View};
 use super::users::{USERS_HEADER_ROWS, visible_user_count};
 use super::wall::WallLine;
@@ -59,7 +60,11 @@ impl App {
             (Some(action), _) => match mode {
                 Mode::HostKeyDialog | Mode::SecretDialog => self.press_prompt_key(DialogKey::Action(action), now),
                 Mode::SignalDialog => self.press_signal_key(DialogKey::Action(action), now),
-                Mode::FilterLine if action != Action::Help => {
+                Mode::FilterLine if action == Action::Help => {
+                    self.list_filter.show_help(self.size);
+                    Vec::new()
+                }
+                Mode::FilterLine => {
                     self.list_filter.act(action);
                     Vec::new()
                 }
@@ -133,7 +138,7 @@ impl App {
             self.screen.set_focus(if matches!(target, ClickTarget::Row(_)) { Focus::List } else { Focus::Panes });
         }
         let steps = match self.mode() {
-            Mode::Grid | Mode::Host | Mode::Gpu | Mode::Wall | Mode::Process | Mode::UserPicker | Mode::Palette => 1,
+            Mode::Grid | Mode::Host | Mode::Gpu | Mode::Wall | Mode::UserPicker | Mode::Palette => 1,
             _ => WHEEL_ROWS,
         };
         (0..steps).flat_map(|_| self.act(action, now)).collect()
@@ -208,10 +213,13 @@ impl App {
             }
             View::Wall => self.cell_at(column, row),
             View::Findings => {
-                let line = usize::from(row.checked_sub(1 + FINDINGS_HEADER_ROWS)?);
+                let line = usize::from(row.checked_sub(1)?);
                 let capacity = self.visible_finding_count();
-                let index = self.findings().top(capacity) + line;
-                (line < capacity && index < self.findings().list().len()).then_some(ClickTarget::Finding(index))
+                let lines = self.findings().lines();
+                match lines.get(self.findings().top(capacity) + line).filter(|_| line < capacity)? {
+                    FindingLine::Finding(index) => Some(ClickTarget::Finding(*index)),
+                    FindingLine::Heading(_) => None,
+                }
             }
             View::Users => {
                 let line = usize::from(row.checked_sub(USERS_HEADER_ROWS)?);
@@ -245,11 +253,12 @@ impl App {
 
     fn target_in_host_view(&self, column: u16, row: u16) -> Option<ClickTarget> {
         let layout = &self.derived.host_layout;
-        let list = layout.facts_rows + layout.gpu_rows() + layout.detail_rows;
+        let top = layout.findings_rows + layout.facts_rows;
+        let list = top + layout.gpu_rows() + layout.detail_rows;
         if row >= list {
             return (row < list + layout.list_rows).then(|| self.row_at(row - list));
         }
-        let row = row.checked_sub(layout.facts_rows)?;
+        let row = row.checked_sub(top)?;
         let position = if let Some(cards) = layout.cards {
             let card = column / cards.columns.max(1);
             let line = row / cards.rows.max(1);

@@ -60,7 +60,7 @@ pub(super) const USER_PICKER: &[Mode] = &[UserPicker];
 const NAVIGABLE: &[Mode] =
     &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
 pub(super) const SCROLLABLE: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Help, UserPicker];
+    &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
 pub(super) const PROMPT_DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
 pub(super) const SORT_MENU: &[Mode] = &[SortMenu];
@@ -164,10 +164,12 @@ pub static BINDINGS: &[Binding] = bindings! {
     SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "focus the previous part", None;
     HOSTS, [char(']')], Action::NextHost, "]", "show the next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "show the previous host", Some("previous");
+    &[Process], [char(']')], Action::NextProcess, "]", "show the next process of the list", Some("next process");
+    &[Process], [char('[')], Action::PreviousProcess, "[", "show the previous process of the list", Some("previous");
     &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: next metric (GPU, memory, power, ...)", Some("metric");
     CHARTS, [char('w')], Action::Span, "w", "charts: next span (2 minutes to 2 hours)", Some("span");
     &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "connect to this host now", Some("retry");
-    &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log of this host", None;
+    &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log of this host", Some("log");
     WITH_SELECTION, [char('s')], Action::Shell, "s", "open a shell on the host", None;
     WITH_SELECTION, [char('y')], Action::Copy, "y", "copy ssh command, pid, message or GPU setup", None;
     HIDEABLE, [char('D')], Action::Hide, "D", "hide this host", None;
@@ -340,6 +342,12 @@ impl Keymap {
     /// Returns the names of the keys of a binding.
     pub fn keys_label<'a>(&'a self, binding: &'a Binding) -> &'a str {
         self.override_for(binding).map_or(binding.label, |(_, shown)| shown)
+    }
+
+    /// Returns the name of the first key of an action.
+    pub fn first_key(&self, action: Action) -> &str {
+        let binding = BINDINGS.iter().find(|binding| binding.action == action);
+        binding.and_then(|binding| self.keys_label(binding).split(' ').next()).unwrap_or_default()
     }
 
     /// Returns the action of a key in a mode.

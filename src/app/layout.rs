@@ -4,16 +4,25 @@
 //! header                                1 row
 //! ┌ pane ┐┌ pane ┐┌ pane ┐              grid: as many rows as its detail level needs
 //! └──────┘└──────┘└──────┘
-//! list of processes                     the rest, at least 30 % and 7 rows
+//! list of processes                     the rest, at least ten processes or 60 %
 //! hint bar                              1 row
 //! ```
+//!
+//! The layout depends only on the size of the screen, the hosts and the density: a size that the user returns to looks as
+//! before.
 
 /// The smallest screen with a layout: columns, rows.
 pub const MIN_SIZE: (u16, u16) = (40, 10);
-/// A body with fewer rows shows either the grid or the list.
+/// A body with fewer rows shows either the grid or the list, unless all hosts fit above a list.
 pub const SHARED_BODY_ROWS: u16 = 18;
-/// The fewest rows of the list below a grid.
-const LIST_MIN_ROWS: u16 = 7;
+/// The rows of a list that shows ten processes.
+const LIST_WANTED_ROWS: u16 = LIST_FRAME_ROWS + 10;
+/// In fewer rows, two GPUs per line leave no room for users: one line per host says more.
+const PAIRS_MIN_ROWS: u16 = 16;
+/// Columns of a pane besides the host name: frame, pointer, marks and gaps.
+const TITLE_COLUMNS: u16 = 8;
+/// Longer host names are cut in the middle.
+pub const NAME_MAX_COLUMNS: u16 = 40;
 /// Columns between two columns of GPU lines in a pane.
 pub const INNER_GAP: u16 = 2;
 /// The number of GPUs per host to assume before any host has reported.
@@ -95,6 +104,11 @@ impl GridLayout {
         self.visible_rows * self.pane_rows + u16::from(self.overflows())
     }
 
+    /// Returns the rows of all panes, visible or not.
+    fn all_rows(&self) -> u16 {
+        self.total_rows.saturating_mul(self.pane_rows)
+    }
+
     /// Returns whether some hosts are not visible.
     pub fn overflows(&self) -> bool {
         self.visible_rows < self.total_rows
@@ -124,6 +138,8 @@ pub struct LayoutInputs {
     pub hosts: usize,
     /// The highest number of GPUs of a host, 0 before any host has reported.
     pub gpus: usize,
+    /// Columns of the longest host name.
+    pub name_columns: usize,
     /// The list has the focus. On a small screen it then has the whole body.
     pub is_list_focused: bool,
     /// The density.
@@ -131,39 +147,48 @@ pub struct LayoutInputs {
 }
 
 /// Computes the layout of the overview.
-///
-/// A higher detail level than that of `previous`, the current grid, needs some spare room. Otherwise the panes would
-/// alternate between two levels while the user resizes the terminal.
-pub fn compute_layout(size: (u16, u16), layout_inputs: LayoutInputs, previous: Option<&GridLayout>) -> ScreenLayout {
+pub fn compute_layout(size: (u16, u16), layout_inputs: LayoutInputs) -> ScreenLayout {
     let (columns, rows) = size;
     let body = rows.saturating_sub(2);
     if columns < MIN_SIZE.0 || rows < MIN_SIZE.1 {
         return ScreenLayout { size, grid: None, list_rows: 0 };
     }
-    if body < SHARED_BODY_ROWS {
-        if layout_inputs.is_list_focused {
-            return ScreenLayout { size, grid: None, list_rows: body };
-        }
-        return ScreenLayout { size, grid: Some(compute_grid(columns, body, layout_inputs, previous)), list_rows: 0 };
+    let grid_rows = body - list_min_rows(body, layout_inputs.density);
+    let grid = compute_grid(columns, grid_rows, layout_inputs);
+    if body >= SHARED_BODY_ROWS || !grid.overflows() {
+        return ScreenLayout { size, grid: Some(grid), list_rows: body - grid.rows().min(grid_rows) };
     }
-    let list_min_rows = LIST_MIN_ROWS.max((u32::from(body) * 3).div_ceil(10) as u16);
-    let grid = compute_grid(columns, body - list_min_rows, layout_inputs, previous);
-    ScreenLayout { size, grid: Some(grid), list_rows: body - grid.rows().min(body - list_min_rows) }
+    if layout_inputs.is_list_focused {
+        return ScreenLayout { size, grid: None, list_rows: body };
+    }
+    ScreenLayout { size, grid: Some(compute_grid(columns, body, layout_inputs)), list_rows: 0 }
 }
 
-fn compute_grid(columns: u16, rows: u16, layout_inputs: LayoutInputs, previous: Option<&GridLayout>) -> GridLayout {
+/// Returns the fewest rows of a list below a grid: ten processes or 60 % of a small body, 30 % of a large one, and a
+/// single process where the grid needs nearly all rows.
+fn list_min_rows(body: u16, density: Density) -> u16 {
+    let share = |percent: u32| (u32::from(body) * percent).div_ceil(100) as u16;
+    match (body, density) {
+        (0..SHARED_BODY_ROWS, _) => LIST_FRAME_ROWS + 1,
+        // The user wants high panes.
+        (_, Density::Full) => share(30),
+        _ => share(60).min(LIST_WANTED_ROWS).max(share(30)),
+    }
+}
+
+fn compute_grid(columns: u16, rows: u16, layout_inputs: LayoutInputs) -> GridLayout {
     let hosts = layout_inputs.hosts.clamp(1, usize::from(u16::MAX)) as u16;
     let gpus = if layout_inputs.gpus == 0 { ASSUMED_GPUS } else { layout_inputs.gpus }.min(512) as u16;
-    let has_slack = |layout: &GridLayout| {
-        previous.is_none_or(|previous| {
-            layout.level <= previous.level
-                || layout.rows() + 2 <= rows
-                || layout.cell_columns >= layout.level.min_columns() + 4
-        })
-    };
+    let name = layout_inputs.name_columns.min(usize::from(NAME_MAX_COLUMNS)) as u16;
+    let has_name = |layout: &GridLayout| layout.pane_columns >= name + TITLE_COLUMNS;
     match layout_inputs.density {
         Density::Auto => {}
-        Density::Compact => return compact_grid(columns, rows, hosts, gpus),
+        Density::Compact => {
+            return candidates(columns, hosts, gpus)
+                .filter(|layout| layout.level == DetailLevel::Pairs && layout.all_rows() <= rows && has_name(layout))
+                .max_by_key(|layout| (layout.frame, std::cmp::Reverse(layout.total_rows)))
+                .unwrap_or_else(|| line_grid(columns, rows, (hosts, gpus, name)));
+        }
         Density::Full => {
             if let Some(layout) = full_grid(columns, rows, hosts, gpus) {
                 return layout;
@@ -171,24 +196,14 @@ fn compute_grid(columns: u16, rows: u16, layout_inputs: LayoutInputs, previous: 
         }
     }
     candidates(columns, hosts, gpus)
-        .filter(|layout| u32::from(layout.total_rows) * u32::from(layout.pane_rows) <= u32::from(rows))
-        .filter(has_slack)
+        .filter(|layout| layout.all_rows() <= rows && has_name(layout))
+        .filter(|layout| layout.level != DetailLevel::Pairs || rows >= PAIRS_MIN_ROWS)
         .max_by_key(|layout| {
-            let rows = std::cmp::Reverse(layout.total_rows * layout.pane_rows);
+            let rows = std::cmp::Reverse(layout.all_rows());
             let (inner, per_row) = (std::cmp::Reverse(layout.inner_columns), std::cmp::Reverse(layout.per_row));
             (layout.level, layout.frame, inner, rows, per_row)
         })
-        .unwrap_or_else(|| line_grid(columns, rows, hosts, gpus))
-}
-
-/// Returns a grid with two GPUs per line if all hosts fit, otherwise one line per host.
-fn compact_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
-    candidates(columns, hosts, gpus)
-        .filter(|layout| {
-            layout.level == DetailLevel::Pairs && layout.total_rows.saturating_mul(layout.pane_rows) <= rows
-        })
-        .max_by_key(|layout| (layout.frame, std::cmp::Reverse(layout.total_rows)))
-        .unwrap_or_else(|| line_grid(columns, rows, hosts, gpus))
+        .unwrap_or_else(|| line_grid(columns, rows, (hosts, gpus, name)))
 }
 
 /// Returns the grid with the highest detail level, or `None` if not even one row of panes fits.
@@ -234,16 +249,21 @@ fn candidates(columns: u16, hosts: u16, gpus: u16) -> impl Iterator<Item = GridL
         })
 }
 
+/// Columns for the counts and for the users in the line of a host.
+const LINE_COUNTS_COLUMNS: u16 = 18;
+const LINE_USERS_COLUMNS: u16 = 16;
+
 /// Returns a grid with one line per host, in as many columns as fit, so that the list gets the rows. Hosts that still do
 /// not fit are scrolled.
-fn line_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
-    // A line has a mark, a name of twelve columns, a cell per GPU and a count. Before the grid scrolls, the count is
-    // dropped and the name is shortened, as on the wall.
+fn line_grid(columns: u16, rows: u16, (hosts, gpus, name): (u16, u16, u16)) -> GridLayout {
+    // A line has a pointer, the name, a mark, a cell per GPU, counts and users. Before the grid scrolls, the users are
+    // dropped, then the gaps between cells, then the counts. The name is never cut.
     let wanted = hosts.div_ceil(rows.max(1));
     let max_per_row = |least: u16| (columns / least.min(columns)).max(1);
-    let whole = max_per_row(40 + gpus).min(hosts.max(1));
-    let fits = wanted <= max_per_row(24 + gpus);
-    let per_row = if fits { wanted.max(whole) } else { wanted.min(max_per_row(10 + gpus)) }.max(1);
+    let lead = name.max(4) + 4;
+    let whole = max_per_row(lead + 2 * gpus + LINE_COUNTS_COLUMNS + LINE_USERS_COLUMNS).min(hosts.max(1));
+    let fits = wanted <= max_per_row(lead + gpus + LINE_COUNTS_COLUMNS / 2);
+    let per_row = if fits { wanted.max(whole) } else { wanted.min(max_per_row(lead + gpus)) }.max(1);
     let total_rows = hosts.div_ceil(per_row);
     let visible_rows = if total_rows <= rows { total_rows } else { rows.saturating_sub(1).max(1) };
     let pane_columns = columns / per_row;
@@ -263,13 +283,10 @@ fn line_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
 /// Rows of the list that show no processes: title, column headers and lower edge.
 pub const LIST_FRAME_ROWS: u16 = 3;
 
-/// Rows of the list of findings that show no findings: the column headers.
-pub const FINDINGS_HEADER_ROWS: u16 = 1;
-
 /// The layout of the view of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FindingsLayout {
-    /// The number of visible findings.
+    /// The number of visible lines: findings and headings.
     pub visible: u16,
     /// Rows for the details of the selected finding, including the frame. 0 if there is no room.
     pub detail_rows: u16,
@@ -279,7 +296,7 @@ pub struct FindingsLayout {
 pub fn findings_layout(body_rows: u16) -> FindingsLayout {
     const DETAIL_ROWS: u16 = 12;
     let detail_rows = if body_rows >= 14 { DETAIL_ROWS.min(body_rows / 2) } else { 0 };
-    FindingsLayout { visible: (body_rows - detail_rows).saturating_sub(FINDINGS_HEADER_ROWS + 2), detail_rows }
+    FindingsLayout { visible: (body_rows - detail_rows).saturating_sub(2), detail_rows }
 }
 
 /// Divides a body of this many rows between the list and the details of the selected process. Returns the rows of each.
@@ -335,6 +352,7 @@ const DETAIL_BELOW_CARDS: (u16, u16) = (6, 9);
 /// The layout of the view of one host.
 ///
 /// ```text
+/// findings about the host        up to 3 rows
 /// facts of the host              2 to 4 rows
 /// GPUs: a card with a chart each if every card has room for four readings
 ///       or one line each         title, column headers, GPUs
@@ -343,6 +361,8 @@ const DETAIL_BELOW_CARDS: (u16, u16) = (6, 9);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostLayout {
+    /// Rows for findings.
+    pub findings_rows: u16,
     /// Rows for facts of the host.
     pub facts_rows: u16,
     /// The cards, or `None` if the GPUs are in a table.
@@ -387,22 +407,23 @@ impl HostLayout {
 }
 
 /// Computes the layout of the view of one host on a screen of this size.
-pub fn compute_host_layout(size: (u16, u16), gpus: usize, is_list_focused: bool) -> HostLayout {
+pub fn compute_host_layout(size: (u16, u16), gpus: usize, findings: usize, is_list_focused: bool) -> HostLayout {
     let body = size.1.saturating_sub(2);
-    let facts_rows = match body {
-        0..SHARED_BODY_ROWS => 2.min(body),
-        SHARED_BODY_ROWS..32 => 3,
-        _ => 4,
+    let (facts_rows, findings_max_rows) = match body {
+        0..SHARED_BODY_ROWS => (2.min(body), 1),
+        SHARED_BODY_ROWS..32 => (3, 2),
+        _ => (4, 3),
     };
-    let rest = body - facts_rows;
+    let findings_rows = (findings.min(findings_max_rows) as u16).min(body - facts_rows);
+    let rest = body - facts_rows - findings_rows;
     let gpus = gpus.clamp(1, 512) as u16;
     if body < SHARED_BODY_ROWS {
         if is_list_focused {
-            return HostLayout { facts_rows, list_rows: rest, ..HostLayout::default() };
+            return HostLayout { findings_rows, facts_rows, list_rows: rest, ..HostLayout::default() };
         }
         let visible_gpus = gpus.min(rest.saturating_sub(TABLE_HEADER_ROWS)).max(1);
         let detail_rows = rest.saturating_sub(TABLE_HEADER_ROWS + visible_gpus).min(DETAIL_ROWS);
-        return HostLayout { facts_rows, visible_gpus, detail_rows, ..HostLayout::default() };
+        return HostLayout { findings_rows, facts_rows, visible_gpus, detail_rows, ..HostLayout::default() };
     }
     // At least two processes must be visible; GPUs come before details.
     let list_min_rows = LIST_FRAME_ROWS + 2;
@@ -412,12 +433,19 @@ pub fn compute_host_layout(size: (u16, u16), gpus: usize, is_list_focused: bool)
         let (least, most) = DETAIL_BELOW_CARDS;
         let detail_rows = if left >= least { left.min(most) } else { 0 };
         let list_rows = rest - cards.all_rows() - detail_rows;
-        return HostLayout { facts_rows, cards: Some(cards), visible_gpus: gpus, detail_rows, list_rows };
+        return HostLayout {
+            findings_rows,
+            facts_rows,
+            cards: Some(cards),
+            visible_gpus: gpus,
+            detail_rows,
+            list_rows,
+        };
     }
-    let visible_gpus = gpus.min(rest - list_min_rows - TABLE_HEADER_ROWS);
+    let visible_gpus = gpus.min(rest.saturating_sub(list_min_rows + TABLE_HEADER_ROWS));
     let rest = rest - TABLE_HEADER_ROWS - visible_gpus;
     let detail_rows = (rest - list_min_rows).min(DETAIL_ROWS);
-    HostLayout { facts_rows, cards: None, visible_gpus, detail_rows, list_rows: rest - detail_rows }
+    HostLayout { findings_rows, facts_rows, cards: None, visible_gpus, detail_rows, list_rows: rest - detail_rows }
 }
 
 /// Returns the cards that fit into this many rows. Prefers high cards, then rows without empty places, then few cards
@@ -447,7 +475,7 @@ mod tests {
 
     fn layout(size: (u16, u16), hosts: usize, gpus: usize) -> (DetailLevel, PaneFrame, u16, u16) {
         let screen_layout =
-            compute_layout(size, LayoutInputs { hosts, gpus, is_list_focused: false, ..LayoutInputs::default() }, None);
+            compute_layout(size, LayoutInputs { hosts, gpus, name_columns: 6, ..LayoutInputs::default() });
         let grid = screen_layout.grid.expect("a grid");
         (grid.level, grid.frame, grid.per_row, grid.inner_columns)
     }
@@ -456,10 +484,12 @@ mod tests {
     fn common_screen_sizes() {
         use DetailLevel::{Line, Medium, Pairs, Power, Sparkline};
         use PaneFrame::{Bare, Boxed, Rule};
-        assert_eq!(layout((80, 24), 4, 4), (Medium, Boxed, 2, 1));
-        assert_eq!(layout((80, 24), 6, 8), (Pairs, Rule, 2, 2));
+        assert_eq!(layout((80, 24), 1, 8), (Sparkline, Rule, 1, 1));
+        assert_eq!(layout((80, 24), 4, 4), (Line, Bare, 1, 1));
+        assert_eq!(layout((80, 24), 6, 8), (Line, Bare, 1, 1));
+        assert_eq!(layout((120, 40), 12, 8), (Pairs, Boxed, 4, 2));
         assert_eq!(layout((80, 24), 16, 8), (Line, Bare, 2, 1));
-        assert_eq!(layout((200, 60), 64, 8), (Line, Bare, 4, 1));
+        assert_eq!(layout((200, 60), 64, 8), (Line, Bare, 3, 1));
         assert_eq!(layout((120, 40), 1, 8), (Sparkline, Boxed, 1, 1));
         assert_eq!(layout((120, 40), 4, 8), (Sparkline, Boxed, 2, 1));
         assert_eq!(layout((120, 40), 6, 8), (Medium, Boxed, 3, 1));
@@ -480,7 +510,6 @@ mod tests {
             let screen_layout = compute_layout(
                 (120, 40),
                 LayoutInputs { hosts, gpus: 8, is_list_focused: false, ..LayoutInputs::default() },
-                None,
             );
             let grid = screen_layout.grid.expect("a grid").rows();
             assert!(screen_layout.list_rows >= 12, "{hosts} hosts: {}", screen_layout.list_rows);
@@ -490,26 +519,50 @@ mod tests {
 
     #[test]
     fn a_small_body_shows_either_grid_or_list() {
-        let layout_inputs = LayoutInputs { hosts: 4, gpus: 8, is_list_focused: false, ..LayoutInputs::default() };
-        let grid = compute_layout((80, 19), layout_inputs, None);
+        let layout_inputs = LayoutInputs { hosts: 64, gpus: 8, ..LayoutInputs::default() };
+        let grid = compute_layout((60, 12), layout_inputs);
         assert!(grid.grid.is_some() && grid.list_rows == 0);
-        let list = compute_layout((80, 19), LayoutInputs { is_list_focused: true, ..layout_inputs }, None);
-        assert_eq!((list.grid, list.list_rows), (None, 17));
-        let both = compute_layout((80, 20), layout_inputs, None);
+        let list = compute_layout((60, 12), LayoutInputs { is_list_focused: true, ..layout_inputs });
+        assert_eq!((list.grid, list.list_rows), (None, 10));
+        let both = compute_layout((80, 24), layout_inputs);
         assert!(both.grid.is_some() && both.list_rows >= 7);
     }
 
     #[test]
-    fn a_higher_level_needs_spare_room_and_the_same_level_does_not() {
-        let tight = LayoutInputs { hosts: 6, gpus: 8, is_list_focused: false, ..LayoutInputs::default() };
-        // All rows are used (2 x 9 of 18), and one column is spare.
-        let fresh = compute_layout((114, 29), tight, None).grid.expect("a grid");
-        assert_eq!(fresh.level, DetailLevel::Medium);
-        let before = GridLayout { level: DetailLevel::Short, ..fresh };
-        let held = compute_layout((114, 29), tight, Some(&before)).grid.expect("a grid");
-        assert!(held.level < DetailLevel::Medium, "{held:?}");
-        let kept = compute_layout((114, 29), tight, Some(&fresh)).grid.expect("a grid");
-        assert_eq!(kept, fresh);
+    fn a_flat_screen_has_a_list_below_hosts_that_fit() {
+        for rows in 10..20 {
+            for hosts in 1..=usize::from(rows - 2 - LIST_FRAME_ROWS - 1) {
+                for is_list_focused in [false, true] {
+                    let inputs =
+                        LayoutInputs { hosts, gpus: 8, name_columns: 6, is_list_focused, ..LayoutInputs::default() };
+                    let screen_layout = compute_layout((120, rows), inputs);
+                    let grid = screen_layout.grid.expect("a grid");
+                    assert!(!grid.overflows(), "{hosts} hosts in {rows} rows");
+                    assert_eq!(grid.rows() + screen_layout.list_rows, rows - 2, "{hosts} hosts in {rows} rows");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_screen_lists_at_least_ten_processes() {
+        for (hosts, gpus) in [(1, 8), (4, 4), (6, 8), (16, 8), (64, 8)] {
+            let inputs = LayoutInputs { hosts, gpus, name_columns: 6, ..LayoutInputs::default() };
+            let screen_layout = compute_layout((80, 24), inputs);
+            assert!(screen_layout.list_rows >= LIST_FRAME_ROWS + 10, "{hosts} hosts: {screen_layout:?}");
+        }
+    }
+
+    #[test]
+    fn a_pane_has_room_for_the_whole_name() {
+        for columns in MIN_SIZE.0..220 {
+            for name_columns in [3, 12, 25, 30] {
+                let inputs = LayoutInputs { hosts: 9, gpus: 8, name_columns, ..LayoutInputs::default() };
+                let grid = compute_layout((columns, 40), inputs).grid.expect("a grid");
+                let needed = name_columns as u16 + 4;
+                assert!(grid.cell_columns.max(grid.pane_columns - 2) >= needed, "{columns}, {name_columns}: {grid:?}");
+            }
+        }
     }
 
     #[test]
@@ -517,7 +570,6 @@ mod tests {
         let grid = compute_layout(
             (40, 10),
             LayoutInputs { hosts: 64, gpus: 8, is_list_focused: false, ..LayoutInputs::default() },
-            None,
         )
         .grid
         .expect("a grid");
@@ -530,7 +582,7 @@ mod tests {
     fn density_overrides_the_level() {
         let layout = |density, size| {
             let layout_inputs = LayoutInputs { hosts: 6, gpus: 8, density, ..LayoutInputs::default() };
-            compute_layout(size, layout_inputs, None).grid.expect("a grid")
+            compute_layout(size, layout_inputs).grid.expect("a grid")
         };
         let auto = layout(Density::Auto, (120, 40));
         let compact = layout(Density::Compact, (120, 40));
@@ -546,9 +598,9 @@ mod tests {
         #[test]
         fn every_layout_stays_within_the_screen(
             columns in 1u16..300, rows in 1u16..90, hosts in 0usize..70, gpus in 0usize..20, is_list_focused: bool,
-            density in proptest::sample::select(Density::ALL.to_vec())
+            name_columns in 0usize..80, density in proptest::sample::select(Density::ALL.to_vec())
         ) {
-            let screen_layout = compute_layout((columns, rows), LayoutInputs { hosts, gpus, is_list_focused, density }, None);
+            let screen_layout = compute_layout((columns, rows), LayoutInputs { hosts, gpus, name_columns, is_list_focused, density });
             let body = rows.saturating_sub(2);
             let grid_rows = screen_layout.grid.map_or(0, |grid| grid.rows());
             prop_assert!(grid_rows + screen_layout.list_rows <= body);
@@ -562,7 +614,7 @@ mod tests {
     }
 
     fn card_grid(size: (u16, u16), gpus: usize) -> Option<(u16, u16, u16)> {
-        compute_host_layout(size, gpus, false).cards.map(|cards| (cards.per_row, cards.rows_of_cards, cards.rows))
+        compute_host_layout(size, gpus, 0, false).cards.map(|cards| (cards.per_row, cards.rows_of_cards, cards.rows))
     }
 
     #[test]
@@ -579,20 +631,23 @@ mod tests {
 
     #[test]
     fn a_table_gives_room_to_gpus_then_details_then_processes() {
-        let small = compute_host_layout((80, 24), 8, false);
-        let expected = HostLayout { facts_rows: 3, cards: None, visible_gpus: 8, detail_rows: 4, list_rows: 5 };
+        let small = compute_host_layout((80, 24), 8, 0, false);
+        let expected =
+            HostLayout { findings_rows: 0, facts_rows: 3, cards: None, visible_gpus: 8, detail_rows: 4, list_rows: 5 };
         assert_eq!(small, expected);
-        let tiny = compute_host_layout((80, 16), 8, true);
+        let with_findings = compute_host_layout((80, 24), 8, 5, false);
+        assert_eq!(with_findings, HostLayout { findings_rows: 2, detail_rows: 2, ..expected });
+        let tiny = compute_host_layout((80, 16), 8, 0, true);
         assert_eq!((tiny.visible_gpus, tiny.list_rows), (0, 12));
     }
 
     proptest! {
         #[test]
         fn the_host_layout_stays_within_the_screen(
-            columns in 1u16..300, rows in 1u16..90, gpus in 0usize..140, is_list_focused: bool
+            columns in 1u16..300, rows in 1u16..90, gpus in 0usize..140, findings in 0usize..9, is_list_focused: bool
         ) {
-            let layout = compute_host_layout((columns, rows), gpus, is_list_focused);
-            let used = layout.facts_rows + layout.gpu_rows() + layout.detail_rows + layout.list_rows;
+            let layout = compute_host_layout((columns, rows), gpus, findings, is_list_focused);
+            let used = layout.findings_rows + layout.facts_rows + layout.gpu_rows() + layout.detail_rows + layout.list_rows;
             prop_assert!(rows < MIN_SIZE.1 || used <= rows - 2, "{:?}", layout);
             if let Some(cards) = layout.cards {
                 prop_assert!(cards.per_row * cards.columns <= columns);

@@ -3,9 +3,10 @@
 use super::action::Action;
 use super::findings::Findings;
 use super::host_summary::{GpuSummary, HostSummary};
-use crate::fleet::{Filter, FilterError, FilterInput, GpuState, Host, Moment, Row, RowFacts};
+use crate::fleet::{FILTER_SYNTAX, Filter, FilterError, FilterInput, GpuState, Host, Moment, Row, RowFacts};
 use crate::wire::SafeText;
 use crate::wire::safe_text::is_safe;
+use std::ops::Range;
 use tui_input::{Input, InputRequest};
 
 /// The conditions that limit the list, and the input line of the filter.
@@ -40,6 +41,70 @@ pub struct FilterLine {
     input: Input,
     /// The error in the text of the line. The last valid filter stays in effect.
     pub error: Option<FilterError>,
+    /// The page of the help on the syntax, while it is open above the line.
+    pub help_page: Option<usize>,
+}
+
+/// The examples of one page of the help on the filter syntax.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterHelpPage {
+    /// Indexes into [`FILTER_SYNTAX`].
+    pub examples: Range<usize>,
+    /// The rows of the page, without a frame.
+    pub rows: u16,
+}
+
+/// Columns of the longest example, with the gap after it.
+fn example_columns() -> usize {
+    FILTER_SYNTAX.iter().map(|(example, _)| example.len()).max().unwrap_or(0) + 1
+}
+
+/// Returns the column at which meanings are beside their examples in an area of this width, or `None` if they are below.
+pub fn filter_meaning_column(width: u16) -> Option<u16> {
+    let longest = FILTER_SYNTAX.iter().map(|(_, meaning)| meaning.len()).max().unwrap_or(0);
+    (usize::from(width) >= example_columns() + longest).then_some(example_columns() as u16)
+}
+
+/// Columns by which a meaning below its example is indented.
+pub const FILTER_MEANING_INDENT: u16 = 2;
+
+/// Divides the help on the filter syntax into pages for an area of this size. No text is cut.
+pub fn filter_help_pages((width, rows): (u16, u16)) -> Vec<FilterHelpPage> {
+    let height = |meaning: &str| match filter_meaning_column(width) {
+        Some(_) => 1,
+        None => 1 + wrapped_rows(meaning, usize::from(width.saturating_sub(FILTER_MEANING_INDENT))),
+    };
+    let mut pages: Vec<FilterHelpPage> = Vec::new();
+    for (index, (_, meaning)) in FILTER_SYNTAX.iter().enumerate() {
+        let height = height(meaning);
+        match pages.last_mut().filter(|page| page.rows + height <= rows) {
+            Some(page) => {
+                page.examples.end = index + 1;
+                page.rows += height;
+            }
+            None => pages.push(FilterHelpPage { examples: index..index + 1, rows: height }),
+        }
+    }
+    pages
+}
+
+/// The number of rows of an ASCII text that is wrapped between words.
+fn wrapped_rows(text: &str, width: usize) -> u16 {
+    let (mut rows, mut used) = (1, 0);
+    for word in text.split(' ') {
+        if used > 0 && used + 1 + word.len() > width {
+            rows += 1;
+            used = 0;
+        }
+        used += word.len() + usize::from(used > 0);
+    }
+    rows
+}
+
+/// The size of the area for the help on the filter syntax on a screen of this size: all between the header and the input
+/// line, without a frame.
+pub fn filter_help_area((columns, rows): (u16, u16)) -> (u16, u16) {
+    (columns.saturating_sub(4), rows.saturating_sub(4).max(1))
 }
 
 impl FilterLine {
@@ -97,7 +162,18 @@ impl ListFilter {
 
     /// Opens the input line with the current filter.
     pub fn open_line(&mut self) {
-        self.line = Some(FilterLine { input: Input::new(self.text.clone()), error: None });
+        self.line = Some(FilterLine { input: Input::new(self.text.clone()), error: None, help_page: None });
+    }
+
+    /// Opens the help on the filter syntax above the line, shows its next page, or closes it after the last one.
+    pub fn show_help(&mut self, size: (u16, u16)) {
+        let pages = filter_help_pages(filter_help_area(size)).len();
+        if let Some(line) = &mut self.line {
+            line.help_page = match line.help_page {
+                None => Some(0),
+                Some(page) => Some(page + 1).filter(|next| *next < pages),
+            };
+        }
     }
 
     /// Inserts typed or pasted text.

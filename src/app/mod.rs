@@ -19,7 +19,7 @@ mod host_summary;
 mod input;
 pub mod keymap;
 pub mod layout;
-mod list_filter;
+pub mod list_filter;
 mod message_template;
 mod messages;
 #[cfg(test)]
@@ -38,7 +38,7 @@ pub use action::{Action, Mode};
 pub use app::App;
 pub use dialogs::{Palette, Prompts, SecretInput};
 pub use event::{CopiedText, Effect, Event};
-pub use findings::{FindingCounts, Findings};
+pub use findings::{FindingCounts, FindingLine, FindingSection, Findings};
 pub use host_summary::{GpuSummary, HostSummary, LinkCounts};
 pub use keymap::Keymap;
 pub use layout::Density;

@@ -74,6 +74,8 @@ pub struct Screen {
     pub grid_top: u16,
     /// Position of the selected GPU in the view of a host.
     pub gpu: usize,
+    /// The first visible line of the view of a process.
+    pub process_top: usize,
     /// Rows of the SSH log below the screen.
     pub log_scroll: usize,
     /// The cursor of the wall.
@@ -140,6 +142,7 @@ impl Screen {
     pub fn enter(&mut self, view: View) {
         let before = std::mem::replace(&mut self.view, view);
         self.back_stack.push((before, self.focus));
+        self.process_top = 0;
         if matches!(self.view, View::Host(_)) {
             self.focus = Focus::Panes;
             self.gpu = 0;
@@ -161,6 +164,7 @@ impl Screen {
 
     /// Shows another view at the same level, such as the next host.
     pub fn replace(&mut self, view: View) {
+        self.process_top = 0;
         self.view = view;
     }
 
@@ -492,8 +496,8 @@ impl Metric {
     /// Returns the name on the screen.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Utilization => "GPU",
-            Self::MemoryBusy => "mem-busy",
+            Self::Utilization => "util",
+            Self::MemoryBusy => "bandwidth",
             Self::Memory => "memory",
             Self::Power => "power",
             Self::Temperature => "temperature",

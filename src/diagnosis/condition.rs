@@ -197,6 +197,7 @@ impl Condition {
         self.text_updated_at = sample_time.t;
         let finding = &mut self.finding;
         finding.sentence = SafeText::from(details.sentence);
+        finding.figures = SafeText::from(details.figures);
         finding.next_check = SafeText::from(details.next_check);
         finding.gpus = details.gpus;
         finding.processes = details.processes;

@@ -286,6 +286,18 @@ impl Engine {
         self.tracker.unused_reason(host, position)
     }
 
+    /// The suspicions about jobs on a host; see [`Finding::is_suspicion`].
+    pub fn suspicions(&self, id: HostId) -> impl Iterator<Item = &Finding> {
+        let findings = self.host(id).into_iter().flat_map(|host| host.conditions.findings());
+        findings.map(|(_, finding)| finding).filter(|finding| finding.is_suspicion())
+    }
+
+    /// The state of a GPU in the last readings of its host, also after the host was lost, by its position in the
+    /// inventory.
+    pub fn last_state(&self, id: HostId, position: usize) -> Option<(GpuState, Option<Moment>)> {
+        self.tracker.last_state(id, position)
+    }
+
     /// The learned context-idle power of a GPU in watts, by its position in the inventory.
     pub fn idle_watts(&self, id: HostId, position: usize) -> Option<f32> {
         self.host(id)?.gpus.get(position)?.learned_watts()
@@ -425,7 +437,7 @@ fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuStat
     let mut finding_states = Vec::new();
     for (_, finding) in diagnosis.conditions.findings() {
         let state = match (finding.rule, finding.phase) {
-            (rule, FindingPhase::Firing) if STUCK.contains(&rule) => GpuState::Hung,
+            (rule, FindingPhase::Firing) if rule.is_hang_at_low_power() => GpuState::Hung,
             (RuleId::IdleHog, FindingPhase::Pending | FindingPhase::Firing) => GpuState::Idle,
             _ => continue,
         };

@@ -1,7 +1,7 @@
 use super::super::testing::{RuleTester, TestSample};
 use super::*;
 use crate::diagnosis::SnoozeEnd;
-use crate::fleet::fixture::{TestProcess, gpus, process};
+use crate::fleet::fixture::{TestProcess, at, gpus, process};
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
 use crate::wire::{
     Ancestor, Filesystem, GpuHealth, GpuHealthColumns, GpuReading, Owner, ProcessState, RecentPast, Snapshot, XidEvent,
@@ -354,4 +354,59 @@ proptest! {
             }
         }
     }
+}
+
+/// One host of two GPUs whose job works for 15 minutes and then looks stuck for `seconds`.
+fn stuck_for(seconds: f64, interval: f64) -> RuleTester {
+    let mut tester = RuleTester::new(gpus(0..2));
+    tester.interval = interval;
+    let job = |tester: &mut RuleTester, (utilization, watts, memory): (u8, f32, u8)| TestSample {
+        gpus: vec![tester.gpu(utilization, watts, memory, 70), tester.gpu(utilization, watts, memory, 70)],
+        processes: vec![process(7, "python train.py", &[(0, 70), (1, 70)])],
+    };
+    tester.run(900.0, |tester, _| job(tester, WORKS));
+    tester.run(seconds, |tester, _| job(tester, SPINS));
+    tester
+}
+
+#[test]
+fn a_job_is_suspected_from_its_second_reading_and_notifies_nobody() {
+    let suspected = |seconds: f64, interval: f64| {
+        let tester = stuck_for(seconds, interval);
+        assert_eq!((tester.firing(), tester.notified()), (vec![], 0), "after {seconds} s");
+        tester.engine.suspicions(HostId(0)).map(|finding| finding.gpus.len()).collect::<Vec<_>>()
+    };
+    // The first reading that looks stuck, and a pause of a few seconds at the shortest intervals.
+    assert_eq!(suspected(10.0, 10.0), [0; 0]);
+    assert_eq!(suspected(8.0, 2.0), [0; 0]);
+    assert_eq!(suspected(12.0, 2.0), [2]);
+    assert_eq!(suspected(20.0, 10.0), [2]);
+    assert_eq!(suspected(120.0, 60.0), [2]);
+}
+
+#[test]
+fn a_suspicion_ends_with_the_first_healthy_reading_and_with_the_finding() {
+    let mut tester = stuck_for(60.0, 10.0);
+    let begin = tester.t - 60.0;
+    let suspicion = tester.engine.suspicions(HostId(0)).next().expect("a suspicion").clone();
+    assert_eq!(suspicion.since, at(begin));
+    tester.run(10.0, |tester, _| TestSample {
+        gpus: vec![tester.gpu(98, 560.0, 45, 70), tester.gpu(98, 560.0, 45, 70)],
+        processes: vec![process(7, "python train.py", &[(0, 70), (1, 70)])],
+    });
+    assert_eq!(tester.engine.suspicions(HostId(0)).count(), 0);
+    let confirmed = stuck_for(400.0, 10.0);
+    assert_eq!(confirmed.firing(), [("stuck-spin", "warn")]);
+    assert_eq!(confirmed.engine.suspicions(HostId(0)).count(), 0);
+}
+
+#[test]
+fn the_states_of_a_lost_host_are_still_known() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(60.0, working);
+    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
+    tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    tester.wait(5.0);
+    assert_eq!(tester.engine.states(HostId(0))[0].0, GpuState::Unknown);
+    assert_eq!(tester.engine.last_state(HostId(0), 0).map(|(state, _)| state), Some(GpuState::InUse));
 }

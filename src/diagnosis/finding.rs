@@ -77,6 +77,11 @@ impl FindingPhase {
     }
 }
 
+/// How long a job must look stuck before it is suspected. The ranks of every job wait for each other for some seconds, for
+/// example at the end of an epoch. Ten seconds without a healthy reading are at least two readings: a condition that a
+/// single reading meets has lasted for no time.
+const SUSPECTED_AFTER: Duration = Duration::from_secs(10);
+
 /// One GPU of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindingGpu {
@@ -141,6 +146,8 @@ pub struct Finding {
     pub is_mine: bool,
     /// The evidence, with its figures.
     pub sentence: SafeText,
+    /// The most telling figures, for lists: `112 of 700 W`. Empty if there are none.
+    pub figures: SafeText,
     /// The next check: a command if there is one.
     pub next_check: SafeText,
     /// [`RuleInfo::not`](super::RuleInfo): similar but harmless situations.
@@ -172,6 +179,20 @@ impl Finding {
             && self.snoozed.is_none()
     }
 
+    /// Whether the finding is a suspicion: a job that looks stuck, but not for long enough to be sure. It is shown on the
+    /// screen, never notified, and ends with the first healthy reading.
+    ///
+    /// A condition that would end as a note is no suspicion: a rank is seen to work on the host, or the job looked like
+    /// this from the start, as tiny kernels do.
+    pub fn is_suspicion(&self) -> bool {
+        self.phase == FindingPhase::Pending
+            && self.rule.is_hang_at_low_power()
+            && self.severity >= Severity::Warn
+            && self.lasted >= SUSPECTED_AFTER
+            && self.snoozed.is_none()
+            && !self.is_frozen
+    }
+
     /// A pending finding without details.
     pub(crate) fn blank(rule: RuleId, host: HostId, now: Moment) -> Self {
         Self {
@@ -193,6 +214,7 @@ impl Finding {
             user: None,
             is_mine: false,
             sentence: SafeText::default(),
+            figures: SafeText::default(),
             next_check: SafeText::default(),
             not: "",
             at_least: false,
@@ -269,6 +291,7 @@ pub(super) enum FindingTarget {
 #[derive(Debug, Clone, Default)]
 pub(super) struct FindingDetails {
     pub(super) sentence: String,
+    pub(super) figures: String,
     pub(super) next_check: String,
     pub(super) gpus: Vec<FindingGpu>,
     pub(super) processes: Vec<FindingProcess>,
@@ -279,6 +302,13 @@ pub(super) struct FindingDetails {
     pub(super) lead: Option<(HostId, SafeText)>,
     /// Other hosts concerned.
     pub(super) hosts: Vec<(HostId, SafeText)>,
+}
+
+impl FindingDetails {
+    /// Adds the most telling figures.
+    pub(super) fn with_figures(self, figures: impl Into<String>) -> Self {
+        Self { figures: figures.into(), ..self }
+    }
 }
 
 /// The fingerprint of a finding: `RULE/HOST` and the target. It is the same in every run of the program.

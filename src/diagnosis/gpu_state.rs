@@ -119,6 +119,14 @@ impl GpuStateRecord {
         self.state.unwrap_or((GpuState::Unknown, None))
     }
 
+    /// The state in the last sample, if the current one is unknown because there is no fresh data.
+    fn last_state(&self) -> (GpuState, Option<Moment>) {
+        match self.state() {
+            unknown @ (GpuState::Unknown, _) => self.before.unwrap_or(unknown),
+            known => known,
+        }
+    }
+
     /// Updates the state with a sample.
     pub(super) fn update(&mut self, position: usize, sample: &GpuSample, known: GpuContext, now: Moment) {
         if sample.is_active == Some(true) {
@@ -323,6 +331,12 @@ impl StateTracker {
             None if states.is_slurm => UnusedReason::AllocationUnknown,
             _ => UnusedReason::Held,
         })
+    }
+
+    /// The state of a GPU in the last sample of its host, by its position in the inventory.
+    pub(super) fn last_state(&self, id: HostId, position: usize) -> Option<(GpuState, Option<Moment>)> {
+        let (_, record) = self.hosts.get(id.0 as usize)?.gpus.get(position)?;
+        Some(record.last_state())
     }
 
     fn host_mut(&mut self, id: HostId) -> &mut HostStates {

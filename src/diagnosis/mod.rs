@@ -35,5 +35,5 @@ pub use finding::{
 pub use gpu_state::{StateTracker, UnusedReason};
 pub use not_judged::NotJudged;
 pub use notification_state::{Notified, Snooze};
-pub use rule::{RuleId, RuleInfo};
+pub use rule::{RuleId, RuleInfo, RuleTopic};
 pub use saved_state::{SAVED_STATE_VERSION, SavedGpuUsage, SavedJobEnd, SavedProcess, SavedState};

@@ -9,6 +9,10 @@ pub struct RuleInfo {
     pub word: &'static str,
     /// The subject of the rule, in a few words.
     pub title: &'static str,
+    /// The finding in at most five words, for lists. Figures follow it.
+    pub short: &'static str,
+    /// The section of its findings in lists.
+    pub topic: RuleTopic,
     /// When the rule fires, with the built-in thresholds.
     pub fires: &'static str,
     /// The usual cause.
@@ -23,8 +27,21 @@ pub struct RuleInfo {
     pub source: &'static str,
 }
 
+/// The subject of a rule, in the order in which lists show them: first the jobs of people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RuleTopic {
+    /// A job that makes no progress.
+    StuckJob,
+    /// Another problem of a job, or of the GPUs that it holds.
+    Job,
+    /// CPUs, memory, filesystems or connection of a host.
+    Host,
+    /// GPUs, links and the driver.
+    Hardware,
+}
+
 macro_rules! rules {
-    ($($Rule:ident { word: $word:literal, title: $title:literal, $($field:ident: $text:literal),* $(,)? })*) => {
+    ($($Rule:ident { word: $word:literal, title: $title:literal, short: $short:literal, topic: $Topic:ident, $($field:ident: $text:literal),* $(,)? })*) => {
         /// The id of a rule, in the order of [`crate::config::RULES`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum RuleId { $(#[doc = concat!("`", $word, "`: ", $title, ".")] $Rule,)* }
@@ -35,7 +52,12 @@ macro_rules! rules {
 
             /// The documentation of this rule.
             pub fn info(self) -> &'static RuleInfo {
-                match self { $(Self::$Rule => &RuleInfo { word: $word, title: $title, $($field: $text),* },)* }
+                match self { $(Self::$Rule => &RuleInfo {
+                        word: $word,
+                        title: $title,
+                        short: $short,
+                        topic: RuleTopic::$Topic,
+                        $($field: $text),* },)* }
             }
         }
     };
@@ -45,6 +67,8 @@ rules! {
     StuckSpin {
         word: "stuck-spin",
         title: "GPUs read as busy but draw little power and access no memory",
+        short: "busy at idle power",
+        topic: StuckJob,
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
                 memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at least 5 \
                 min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
@@ -73,6 +97,8 @@ rules! {
     StuckSpinSuspect {
         word: "stuck-spin-suspect",
         title: "looks stuck; seen only after it hung",
+        short: "busy at idle power",
+        topic: StuckJob,
         fires: "As stuck-spin, for a job that gpufleet has not observed at work, or at a constant power of up to a \
                 quarter of the range above an idle context without any memory access. Warn after 10 min, critical \
                 after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, \
@@ -89,6 +115,8 @@ rules! {
     MissingRank {
         word: "missing-rank",
         title: "some ranks wait for ranks that never arrived",
+        short: "a rank never arrived",
+        topic: StuckJob,
         fires: "Within one job and for 5 min, at least one GPU spins as in stuck-spin, and at least one is at 5 % or \
                less while it holds at least half of the job's median memory. All of them worked before. Critical \
                after 10 min.",
@@ -103,6 +131,8 @@ rules! {
     JobStalled {
         word: "job-stalled",
         title: "a job worked before and does nothing now",
+        short: "stopped working",
+        topic: StuckJob,
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
                 processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
                 child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
@@ -124,6 +154,8 @@ rules! {
     InputStall {
         word: "input-stall",
         title: "GPUs wait for input data",
+        short: "waits for input data",
+        topic: Job,
         fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
                 finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
                 busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
@@ -144,6 +176,8 @@ rules! {
     DstateHang {
         word: "dstate-hang",
         title: "a thread is in uninterruptible sleep",
+        short: "hangs in disk sleep",
+        topic: StuckJob,
         fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. \
                Warn after 2 min, critical after 5 min if the process holds GPU memory.",
         means: "The kernel waits for storage or for a driver. No signal, not even KILL, ends the process before the \
@@ -157,6 +191,8 @@ rules! {
     StoppedHoldingGpu {
         word: "stopped-holding-gpu",
         title: "a stopped process holds GPU memory",
+        short: "stopped, holds GPU memory",
+        topic: Job,
         fires: "A process in state T holds at least 500 MiB for 5 min. Info after 30 min if a debugger holds it \
                (state t).",
         means: "Somebody pressed Ctrl-Z or suspended a job, and forgot it.",
@@ -168,6 +204,8 @@ rules! {
     ZombieHoldingGpu {
         word: "zombie-holding-gpu",
         title: "a process has ended but its GPU memory is not free",
+        short: "ended, memory not released",
+        topic: Job,
         fires: "A process is in state Z while the driver still lists it, often because one of its threads is still \
                alive. Warn after 60 s, critical after 5 min.",
         means: "A thread hangs in the driver or in uninterruptible sleep, so the kernel cannot clean up the process.",
@@ -180,6 +218,8 @@ rules! {
     OrphanHoldingGpu {
         word: "orphan-holding-gpu",
         title: "workers outlived their job",
+        short: "workers outlived their job",
+        topic: Job,
         fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
                to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin.",
         means: "The launcher died or was killed without ending its workers.",
@@ -191,6 +231,8 @@ rules! {
     GhostMemory {
         word: "ghost-memory",
         title: "GPU memory in use that no visible process accounts for",
+        short: "memory without a process",
+        topic: Job,
         fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 \
                min. Info if the holder is hidden or unknown, warn if the holder is gone or a job ended on this GPU, \
                critical if the GPU is at 90 % or more without a process, with any amount of memory.",
@@ -205,6 +247,8 @@ rules! {
     IdleHog {
         word: "idle-hog",
         title: "GPU memory held for hours without work",
+        short: "memory held, no work",
+        topic: Job,
         fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within \
                 10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook 0.15. Info \
                 after 1 h. Warn after 2 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
@@ -221,6 +265,8 @@ rules! {
     JobEnded {
         word: "job-ended",
         title: "a job left its GPUs",
+        short: "job ended",
+        topic: Job,
         fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
                 s, the kernel killed a process because memory ran out, or the host rebooted. Also when a program ends \
                 for the fourth time within half an hour after runs of about the same length.",
@@ -233,6 +279,8 @@ rules! {
     LogSilent {
         word: "log-silent",
         title: "a job works but its log does not grow",
+        short: "log does not grow",
+        topic: Job,
         fires: "For your own processes: the GPU is busy, or its utilisation is unknown, and the file behind stdout or \
                 stderr was not written for 30 min and for ten times its median gap between writes, after at least 10 \
                 observed writes.",
@@ -245,6 +293,8 @@ rules! {
     LowPowerHighUtil {
         word: "low-power-high-util",
         title: "busy, but far below the power that heavy work draws",
+        short: "busy, but little power",
+        topic: Job,
         fires: "For 30 min, the mean utilisation is at least 90 %, the mean power is between the spin power and 40 % \
                of the limit, and the memory utilisation is below 40 %.",
         means: "Small kernels, much communication (FSDP over a slow link) or too small a batch: the GPU is occupied \
@@ -257,6 +307,8 @@ rules! {
     GpuImbalance {
         word: "gpu-imbalance",
         title: "one GPU of a job does less than the others",
+        short: "one GPU lags behind",
+        topic: Job,
         fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and \
                draws 25 % less power than the median of the others, or runs at 85 % of their clock or less, for 10 \
                min. Warn at 70 % of their clock, otherwise info.",
@@ -269,6 +321,8 @@ rules! {
     GpuMemPressure {
         word: "gpu-mem-pressure",
         title: "GPU memory is nearly full and still growing",
+        short: "GPU memory nearly full",
+        topic: Job,
         fires: "Free memory is below 1 GiB or 2 %, and usage grew by 256 MiB within 30 min and still grows, or the \
                memory would be full in under 15 min. Memory allocated in the first 10 min of a process does not \
                count. One finding per job.",
@@ -283,6 +337,8 @@ rules! {
     GpuMemLeak {
         word: "gpu-mem-leak",
         title: "the GPU memory of a process grows for hours",
+        short: "GPU memory grows steadily",
+        topic: Job,
         fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
                 (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
                 first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
@@ -299,6 +355,8 @@ rules! {
     ProbeBlocked {
         word: "probe-blocked",
         title: "the host answers but its driver does not",
+        short: "GPU driver does not answer",
+        topic: Hardware,
         fires: "A call into NVML has not returned for 15 s (warn) or 60 s (critical), while the other readings of \
                the host continue.",
         means: "The driver or a GPU hangs, and `nvidia-smi` hangs on that host as well. The readings of its GPUs are \
@@ -311,6 +369,8 @@ rules! {
     GpuLost {
         word: "gpu-lost",
         title: "a GPU disappeared",
+        short: "GPU lost",
+        topic: Hardware,
         fires: "In 2 samples in a row, the driver reports that the GPU is lost or needs a reset, or there are fewer \
                GPUs than before or than NVIDIA devices on the PCI bus.",
         means: "The GPU fell off the bus (Xid 79) or failed. Work that ran on it is lost.",
@@ -324,6 +384,8 @@ rules! {
     GpuNeedsAction {
         word: "gpu-needs-action",
         title: "the driver asks for a recovery action",
+        short: "driver asks for recovery",
+        topic: Hardware,
         fires: "NVML reports a recovery action other than NONE: drain (warn), reset the GPU or reboot (critical).",
         means: "The driver contained an error, and the GPU stays restricted until the action is done.",
         next: "Do what the finding says.",
@@ -334,6 +396,8 @@ rules! {
     XidSeen {
         word: "xid-seen",
         title: "the driver reported an error (Xid)",
+        short: "driver error",
+        topic: Hardware,
         fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 63 62 109. Info: all others, such as 13 31 43 45 68, \
                which are usually caused by a program. The same Xid on the same GPU is one finding for 10 min, and \
                Xid 45 is not reported beside another Xid.",
@@ -347,6 +411,8 @@ rules! {
     DriverMismatch {
         word: "driver-mismatch",
         title: "the versions of the driver's library and kernel module differ",
+        short: "driver versions do not match",
+        topic: Hardware,
         fires: "NVML returns LIB_RM_VERSION_MISMATCH. Critical at once if a program used a GPU within the last 10 min; \
                 otherwise info, and critical after 10 min, since an administrator may be updating the driver.",
         means: "The driver was updated on a running system: no new program can use the GPUs, running ones continue.",
@@ -358,6 +424,8 @@ rules! {
     DriverSkew {
         word: "driver-skew",
         title: "hosts with the same GPUs run different drivers",
+        short: "different drivers on equal GPUs",
+        topic: Hardware,
         fires: "Info when hosts with the same GPU model have different driver versions.",
         means: "An update skipped a host, or a host is ahead of the others: the same container may behave \
                differently there.",
@@ -369,6 +437,8 @@ rules! {
     ThermalThrottle {
         word: "thermal-throttle",
         title: "heat slows a GPU down",
+        short: "slowed down by heat",
+        topic: Hardware,
         fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
                according to the violation time counter, or to reason bit 0x40 if there is no counter. When the \
                software thermal slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less.",
@@ -381,6 +451,8 @@ rules! {
     PowerBrake {
         word: "power-brake",
         title: "the external power brake slows a GPU down",
+        short: "slowed down by power brake",
+        topic: Hardware,
         fires: "The power brake was active for more than 1 % of 2 min.",
         means: "The chassis requests a lower power draw: a power supply failed, or the power budget is exceeded.",
         next: "Check the power supplies (`ipmitool sdr type \"Power Supply\"`).",
@@ -391,6 +463,8 @@ rules! {
     Temperature {
         word: "temperature",
         title: "a GPU is near its slowdown temperature",
+        short: "close to slowdown temperature",
+        topic: Hardware,
         fires: "The GPU is within 3 C of the temperature at which the hardware slows it down, for 5 min. Clears at 6 \
                 C.",
         means: "The GPU will slow down soon, or already does.",
@@ -402,6 +476,8 @@ rules! {
     EccUncorrectable {
         word: "ecc-uncorrectable",
         title: "memory errors that could not be corrected",
+        short: "uncorrectable memory errors",
+        topic: Hardware,
         fires: "The number of uncorrectable errors since the driver was loaded rises. The first sample is the \
                baseline.",
         means: "Results computed since then may be wrong, or the program was ended (Xid 48, 94, 95).",
@@ -413,6 +489,8 @@ rules! {
     EccCorrected {
         word: "ecc-corrected",
         title: "many memory errors were corrected",
+        short: "many corrected memory errors",
+        topic: Hardware,
         fires: "Within one hour, ECC corrected at least 100 errors (info) or 10,000 (warn).",
         means: "A memory cell or a link to it is failing. The results are still right.",
         next: "Run `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` and watch whether uncorrectable errors follow. \
@@ -425,6 +503,8 @@ rules! {
     RowRemap {
         word: "row-remap",
         title: "memory rows or pages wait to be replaced, or cannot be",
+        short: "GPU memory needs repair",
+        topic: Hardware,
         fires: "Info when a row waits for a GPU reset to be remapped, or pages wait for a reboot to be retired. Critical \
                when remapping failed.",
         means: "Pending rows and pages are harmless until the next reset. After a failed remapping the GPU has to be \
@@ -437,6 +517,8 @@ rules! {
     PowerLimitLow {
         word: "power-limit-low",
         title: "a GPU has a lower power limit than the same GPUs beside it",
+        short: "power limit below the others",
+        topic: Hardware,
         fires: "For 5 min, the power limit of a GPU is below 90 % of the median of the other GPUs of its model on the \
                host, and fewer than half of them are as low. Always info.",
         means: "Somebody lowered the limit and forgot it, or the board lowered it itself. A job on all GPUs runs at the \
@@ -449,6 +531,8 @@ rules! {
     ClockStuck {
         word: "clock-stuck",
         title: "a busy GPU stays at a low clock without a reason",
+        short: "clock stays low",
+        topic: Hardware,
         fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the \
                driver gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 \
                or slower, or if another GPU of its model on the host works at 80 % of the maximum; otherwise info.",
@@ -463,6 +547,8 @@ rules! {
     PcieDegraded {
         word: "pcie-degraded",
         title: "a PCIe link is slower than both ends support",
+        short: "slow PCIe link",
+        topic: Hardware,
         fires: "Under load (50 % or more) for 2 min, the link has fewer lanes or an older generation than both ends \
                 support. Warn if the link was faster before, or is faster on another GPU of the model on the host; \
                 otherwise info.",
@@ -476,6 +562,8 @@ rules! {
     NvlinkDown {
         word: "nvlink-down",
         title: "an NVLink is down",
+        short: "NVLink down",
+        topic: Hardware,
         fires: "A link that was active before is down for 60 s (critical), or a GPU has fewer active links than the \
                others of its model on the host (info).",
         means: "Traffic between GPUs takes another path or fails: collectives are slow, or abort with Xid 74.",
@@ -487,6 +575,8 @@ rules! {
     PersistenceOff {
         word: "persistence-off",
         title: "persistence mode is off",
+        short: "persistence mode is off",
+        topic: Hardware,
         fires: "Once per boot, when the persistence mode of a GPU is off.",
         means: "The driver unloads whenever no program uses the GPU: the next start takes seconds, and settings and \
                error counts are lost.",
@@ -498,6 +588,8 @@ rules! {
     RendezvousStuck {
         word: "rendezvous-stuck",
         title: "the ranks of a job wait for each other and never begin",
+        short: "ranks never began",
+        topic: StuckJob,
         fires: "Several ranks of a launcher, a Slurm job, or several processes that hold a context each (2 GiB at \
                 most) were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses \
                 CPU time, reads or writes. Ranks that wait in a loop on one core, without workers, reads or writes, \
@@ -514,6 +606,8 @@ rules! {
     GpuShared {
         word: "gpu-shared",
         title: "two jobs compute on one GPU",
+        short: "two jobs on one GPU",
+        topic: Job,
         fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each. Always info.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
@@ -524,6 +618,8 @@ rules! {
     StrayContexts {
         word: "stray-contexts",
         title: "a job holds GPUs that it does not use",
+        short: "holds GPUs without using them",
+        topic: Job,
         fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on; or a \
                single process holds memory on several GPUs of which some have been idle for 30 min while another is \
                busy. Always info.",
@@ -537,6 +633,8 @@ rules! {
     SlurmUnused {
         word: "slurm-unused",
         title: "allocated by Slurm, but no process uses the GPU",
+        short: "allocated by Slurm, unused",
+        topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
                (warn). One finding per host.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
@@ -548,6 +646,8 @@ rules! {
     HostOverloaded {
         word: "host-overloaded",
         title: "too many programs want the CPUs",
+        short: "CPUs overloaded",
+        topic: Host,
         fires: "For 10 min the CPUs are at 90 % or more, and the load average is at least 1.5 times the number of CPUs. \
                Always info.",
         means: "Data loaders and launch threads of GPU jobs wait for a CPU: the GPUs rest.",
@@ -559,6 +659,8 @@ rules! {
     HostThrashing {
         word: "host-thrashing",
         title: "the host swaps so much that work stops",
+        short: "swapping slows the host",
+        topic: Host,
         fires: "For 3 min, tasks wait for memory in 20 % of the time (PSI `memory some avg60`) while at least 1 GiB of \
                swap is in use. Warn.",
         means: "The programs need more memory than the host has. Everything on it becomes slow, also logins.",
@@ -570,6 +672,8 @@ rules! {
     HostUnreachable {
         word: "host-unreachable",
         title: "a host cannot be reached",
+        short: "host not reachable",
+        topic: Host,
         fires: "The connection is lost for 90 s (warn) or 5 min (critical). A host on which no program used a GPU is \
                 info first and warns after 7.5 min. Three or more hosts, or all hosts, that are lost within 10 s of \
                 each other are one finding.",
@@ -583,6 +687,8 @@ rules! {
     HostRamLow {
         word: "host-ram-low",
         title: "the memory of a host is nearly full",
+        short: "host memory nearly full",
+        topic: Host,
         fires: "90 % (warn) or 98 % (critical) of the memory is unavailable for 30 s. Clears below 80 %.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
@@ -594,6 +700,8 @@ rules! {
     OomKill {
         word: "oom-kill",
         title: "the kernel killed a process because memory ran out",
+        short: "process killed, memory full",
+        topic: Host,
         fires: "The kernel's count of such kills rises. The finding names GPU processes that disappeared at the same \
                 time.",
         means: "The host, a container or a Slurm job ran out of memory.",
@@ -605,6 +713,8 @@ rules! {
     DiskFull {
         word: "disk-full",
         title: "a filesystem is nearly full",
+        short: "filesystem nearly full",
+        topic: Host,
         fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % \
                (critical) full. Clears below 93 %.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
@@ -616,6 +726,8 @@ rules! {
     NfsHang {
         word: "nfs-hang",
         title: "a filesystem does not answer",
+        short: "filesystem does not answer",
+        topic: Host,
         fires: "The filesystem has not answered for 5 s (info) or 2 min (warn; 4 min if no GPU process waits), or for \
                 five attempts in a row (critical). Hosts that mount it at the same path (network filesystems only) are \
                 one finding.",
@@ -632,6 +744,11 @@ impl RuleId {
     /// The id, as in `[diagnosis]` of hosts.toml and in JSON.
     pub fn word(self) -> &'static str {
         self.info().word
+    }
+
+    /// Whether the rule finds jobs that hang while their GPUs read busy at the power of an idle GPU.
+    pub fn is_hang_at_low_power(self) -> bool {
+        matches!(self, Self::StuckSpin | Self::StuckSpinSuspect | Self::MissingRank)
     }
 
     /// Whether the rule is about the progress of a job: evidence of work ends its findings at once.
@@ -652,6 +769,16 @@ impl RuleId {
 mod tests {
     use super::*;
     use crate::config::RULES;
+
+    #[test]
+    fn a_short_title_has_at_most_five_words_and_fits_a_small_screen() {
+        for rule in RuleId::ALL {
+            let short = rule.info().short;
+            let words = short.split_whitespace().count();
+            assert!((1..=5).contains(&words) && short.len() <= 32, "{}: {short}", rule.word());
+            assert!(!short.ends_with('.') && !short.contains(':'), "{}: {short}", rule.word());
+        }
+    }
 
     #[test]
     fn rules_have_the_ids_and_the_order_of_the_thresholds() {

@@ -41,5 +41,5 @@ pub use process::{
     UNKNOWN_USER, launcher, program_and_arguments, program_name,
 };
 pub use process_table::ENDED_ROW_RETENTION;
-pub use rows::{BusyRank, GroupKey, GroupSummary, JobRows, Row, RowKey, host_rows};
+pub use rows::{BusyRank, GroupKey, GroupSummary, JobRows, Row, RowKey, SortFigures, host_rows};
 pub use users::{GpuHours, HostUsage, HostUsers, UsageLedger, UserUsage, host_users, users};

@@ -99,7 +99,7 @@ mod tests {
         fn panes_lie_in_the_grid_and_never_overlap(
             columns in 40u16..300, rows in 10u16..90, hosts in 1usize..65, gpus in 0usize..17
         ) {
-            let screen_layout = compute_layout((columns, rows), LayoutInputs { hosts, gpus, ..LayoutInputs::default() }, None);
+            let screen_layout = compute_layout((columns, rows), LayoutInputs { hosts, gpus, ..LayoutInputs::default() });
             let areas = ScreenAreas::of(Rect::new(0, 0, columns, rows), &screen_layout);
             prop_assert_eq!(areas.header.height + areas.grid.height + areas.list.height + areas.hints.height, rows);
             let layout = screen_layout.grid.expect("a grid");

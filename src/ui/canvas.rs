@@ -170,9 +170,16 @@ impl Canvas<'_> {
     /// Draws all cells of an area in the dim style, for old values.
     pub(super) fn dim(&mut self, area: Rect) {
         let area = area.intersection(self.buffer.area);
-        let dim = self.theme.dim;
+        let (dim, track) = (self.theme.dim, self.theme.track.fg);
+        let (bar, thin) = (self.theme.glyphs.bar_track, self.theme.glyphs.light.horizontal);
         for y in area.y..area.bottom() {
-            self.cells(area.x, y, area.width).iter_mut().for_each(|cell| restyle(cell, dim));
+            for cell in self.cells(area.x, y, area.width) {
+                // Without its colour, the unfilled part of a bar needs another glyph.
+                if track == Some(cell.fg) && cell.symbol() == bar {
+                    cell.set_symbol(thin);
+                }
+                restyle(cell, dim);
+            }
         }
     }
 }
@@ -393,6 +400,16 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         if columns(left) + columns(right) + 2 <= usize::from(self.area.width) {
             self.canvas.right(self.area.x, y, self.area.width, right, self.canvas.theme.dim);
         }
+    }
+
+    /// Reserves the last line for segments. Does nothing in an area of one line.
+    pub(super) fn pin_segments_to_bottom(&mut self, mut segments: Segments) {
+        if self.area.height < 2 {
+            return;
+        }
+        self.area.height -= 1;
+        segments.fit(self.area.width);
+        segments.draw(self.canvas, self.area.x, self.area.bottom(), self.area.width);
     }
 
     /// Writes a line of segments.

@@ -1,9 +1,9 @@
-//! Charts of a time series, drawn with braille dots. Missing points leave gaps.
+//! Charts of a time series: one column per point, filled from the bottom. Missing points leave gaps.
 //!
 //! ```text
-//! 100%│⠉⠉⠉⠉⡇⢸⠉⠉⠉⠉⠉⠉⠉⡇⢸⠉⠉⠉⠉
-//!     │    ⡇⢸       ⡇⢸
-//!    0│    ⠧⠜       ⠧⠜
+//! 100%│████▅ ▅███▇▇██▅ ▅████
+//!     │█████▁███████████████
+//!    0│█████▄███████████████
 //!     -10m      -5m    now
 //! ```
 
@@ -85,25 +85,19 @@ pub(super) fn range(points: &[Option<f32>]) -> Option<(f32, f32)> {
     })
 }
 
-/// Returns the number of points in a chart of this many columns.
-pub(super) fn point_count(canvas: &Canvas<'_>, columns: u16) -> usize {
-    usize::from(columns) * if canvas.theme.ascii { 1 } else { 2 }
-}
-
 /// Reads the points of a series for a chart of this many columns. Reading happens while drawing because the number of
 /// points depends on the screen.
 pub(super) fn read_points(
-    canvas: &Canvas<'_>,
     history: &History,
     series: SeriesKey<'_>,
     columns: u16,
     span: ChartSpan,
     now: Moment,
 ) -> Vec<Option<f32>> {
-    history.points(series, now, span.duration(), point_count(canvas, columns))
+    history.points(series, now, span.duration(), usize::from(columns))
 }
 
-/// Draws labels, axis and line into `area`.
+/// Draws labels, axis and columns into `area`.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
     if area.width <= AXIS_COLUMNS || area.height == 0 {
         return;
@@ -117,7 +111,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], 
         canvas.text(area.x + LABEL_COLUMNS, y, 1, vertical, dim);
     }
     let inner = Rect { x: area.x + AXIS_COLUMNS, width: area.width - AXIS_COLUMNS, ..area };
-    line(canvas, inner, points, scale, style);
+    fill(canvas, inner, points, scale, style);
 }
 
 /// Draws the times below a chart: its start, its middle and `now`.
@@ -135,77 +129,46 @@ pub(super) fn time_axis(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, spa
     }
 }
 
-/// Draws the points as a line with the newest at the right end.
-fn line(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
-    let per_column = if canvas.theme.ascii { 1 } else { 2 };
-    let levels = usize::from(area.height) * 4;
-    let shown = points.len().min(usize::from(area.width) * per_column);
-    let level = |value: f32| {
+/// Draws each point as a column that is filled from the bottom, the newest at the right end. The lowest value still fills
+/// the lowest step, to differ from a missing one.
+fn fill(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
+    let glyphs = &canvas.theme.glyphs.columns;
+    let steps = glyphs.len();
+    let most = usize::from(area.height) * steps;
+    let shown = points.len().min(usize::from(area.width));
+    let start = area.right() - shown as u16;
+    for (x, point) in (start..).zip(&points[points.len() - shown..]) {
+        let Some(value) = *point else { continue };
         let share = ((value - scale.low) / (scale.high - scale.low)).clamp(0.0, 1.0);
-        (share * (levels - 1) as f32).round() as usize
-    };
-    let start = area.right() - shown.div_ceil(per_column) as u16;
-    let mut before: Option<usize> = None;
-    let mut column = vec![0_u32; usize::from(area.height)];
-    for (x, pair) in (start..).zip(points[points.len() - shown..].chunks(per_column)) {
-        column.fill(0);
-        for (point, dots) in pair.iter().zip(BRAILLE_DOTS) {
-            let here = point.map(level);
-            if let Some(here) = here {
-                // Start next to the point before, so that steep parts are connected.
-                let from = match before {
-                    _ if canvas.theme.ascii => here,
-                    Some(before) if before < here => before + 1,
-                    Some(before) if before > here => before - 1,
-                    _ => here,
-                };
-                for level in from.min(here)..=from.max(here) {
-                    column[level / 4] |= dots[level % 4];
-                }
-            }
-            before = here;
-        }
-        for (row, dots) in column.iter().enumerate().filter(|(_, dots)| **dots > 0) {
-            let y = area.bottom() - 1 - row as u16;
-            if canvas.theme.ascii {
-                let height = (0..4).rev().find(|level| BRAILLE_DOTS[0][*level] & dots > 0).unwrap_or(0);
-                canvas.text(x, y, 1, canvas.theme.glyphs.sparkline[height], style);
-            } else if let Some(glyph) = char::from_u32(0x2800 + dots) {
-                canvas.text(x, y, 1, glyph.encode_utf8(&mut [0; 4]), style);
+        let mut left = ((share * most as f32).round() as usize).max(1);
+        for y in (area.y..area.bottom()).rev() {
+            let filled = left.min(steps);
+            canvas.text(x, y, 1, glyphs[filled - 1], style);
+            left -= filled;
+            if left == 0 {
+                break;
             }
         }
     }
 }
 
-/// The dots of the left and the right column of a braille character, from the bottom up (Unicode, Braille Patterns).
-const BRAILLE_DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
-
-/// Draws the last points of a series into one row, two per column, the newest at the right. Filled columns would merge with
-/// the row of the next GPU.
+/// Draws the last points of a series into one row, two per column, the newest at the right. The highest column leaves a gap
+/// to the row above, or the rows of several GPUs would merge.
 pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, points: &[Option<f32>]) {
     let theme = canvas.theme;
-    let per_column = if theme.ascii { 1 } else { 2 };
-    let shown = points.len().min(usize::from(width) * per_column) / per_column * per_column;
-    let start = x + width - (shown / per_column) as u16;
-    let mut before: Option<usize> = None;
-    for (at, pair) in (start..).zip(points[points.len() - shown..].chunks(per_column)) {
-        let heights = pair.iter().map(|point| point.map(|percent| ((percent / 25.0) as usize).min(3)));
-        if theme.ascii {
-            if let Some(height) = heights.flatten().next() {
-                canvas.text(at, y, 1, theme.glyphs.sparkline[height], theme.busy);
-            }
-            continue;
-        }
-        let mut dots = 0;
-        for (height, column) in heights.zip(BRAILLE_DOTS) {
-            if let Some(height) = height {
-                let from = before.unwrap_or(height);
-                dots |= column[from.min(height)..=from.max(height)].iter().sum::<u32>();
-            }
-            before = height;
-        }
-        if let Some(glyph) = char::from_u32(0x2800 + dots).filter(|_| dots > 0) {
-            canvas.text(at, y, 1, glyph.encode_utf8(&mut [0; 4]), theme.busy);
+    let shown = points.len().min(usize::from(width) * 2) / 2 * 2;
+    let start = x + width - (shown / 2) as u16;
+    for (at, pair) in (start..).zip(points[points.len() - shown..].chunks(2)) {
+        let known = || pair.iter().flatten();
+        let count = known().count();
+        if count > 0 {
+            let mean = known().sum::<f32>() / count as f32;
+            let glyph = if theme.ascii {
+                theme.glyphs.sparkline[((mean / 25.0) as usize).min(3)]
+            } else {
+                theme.level_glyph(mean)
+            };
+            canvas.text(at, y, 1, glyph, theme.busy);
         }
     }
 }
@@ -227,17 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn a_line_connects_points_and_keeps_gaps() {
-        let points = [0.0, 0.0, 100.0, 100.0].map(Some);
-        assert_eq!(chart((7, 2), false, &points), ["100%│ ⡏", "   0│⣀⠇"]);
-        let gap = [Some(0.0), Some(0.0), None, None, Some(0.0), Some(0.0)];
-        assert_eq!(chart((8, 1), false, &gap), ["100%│⣀ ⣀"]);
+    fn columns_are_filled_from_the_bottom_and_gaps_stay_empty() {
+        let points = [0.0, 25.0, 50.0, 100.0].map(Some);
+        assert_eq!(chart((9, 2), false, &points), ["100%│   █", "   0│▁▄██"]);
+        assert_eq!(chart((9, 2), true, &points), ["100%|   #", "   0|_.##"]);
+        let gap = [Some(100.0), None, Some(0.0)];
+        assert_eq!(chart((8, 1), false, &gap), ["100%│█ ▁"]);
+        assert_eq!(chart((8, 1), true, &gap), ["100%|# _"]);
     }
 
     #[test]
     fn the_newest_point_is_at_the_right_and_values_are_clamped() {
-        assert_eq!(chart((8, 1), false, &[Some(250.0), Some(-9.0)]), ["100%│  ⢱"]);
-        assert_eq!(chart((8, 1), true, &[Some(100.0), Some(0.0)]), ["100%| \"_"]);
+        assert_eq!(chart((8, 1), false, &[Some(250.0), Some(-9.0)]), ["100%│ █▁"]);
+        assert_eq!(chart((6, 1), false, &[Some(0.0), Some(0.0), Some(100.0)]), ["100%│█"]);
     }
 
     #[test]

@@ -23,20 +23,28 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+/// Facts about a drawn screen that later keys depend on: they follow from how texts were wrapped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drawn {
+    /// The number of lines by which the view of a process can be scrolled.
+    pub process_scroll_limit: usize,
+}
+
 /// Draws the state of the program. Only the points of charts are computed here: their number depends on the screen.
-pub fn draw(app: &App, frame: &mut Frame<'_>, now: Moment) {
+pub fn draw(app: &App, frame: &mut Frame<'_>, now: Moment) -> Drawn {
     let area = frame.area();
-    draw_into(app, frame.buffer_mut(), area, now);
+    draw_into(app, frame.buffer_mut(), area, now)
 }
 
 /// Draws into a part of a buffer.
-pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
+pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) -> Drawn {
+    let mut drawn = Drawn::default();
     let theme = Theme::new(app.settings);
     let mut canvas = Canvas { buffer, theme: &theme };
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let text = format!("needs {}x{}, this is {}x{}", MIN_SIZE.0, MIN_SIZE.1, area.width, area.height);
         canvas.fit(area.x, area.y, area.width, &text, theme.plain);
-        return;
+        return drawn;
     }
     // A frozen view shows an earlier time than the header, the dialogs and the hint bar.
     let (clock, now) = (now, app.display_time(now));
@@ -61,16 +69,20 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
         View::Processes => process::draw_processes(&mut canvas, areas.body, app, now),
         View::Findings => findings::draw(&mut canvas, areas.body, app, now),
         View::History => log::draw_history(&mut canvas, areas.body, app),
-        View::Process(key) => process::draw(&mut canvas, areas.body, app, key, now),
+        View::Process(key) => {
+            drawn.process_scroll_limit = process::draw(&mut canvas, areas.body, app, key, now);
+        }
     }
     if let Some(top) = app.screen().help {
         help::draw_help(&mut canvas, areas.body, app, top);
     }
+    help::draw_filter_help(&mut canvas, areas.body, app);
     dialogs::draw_palette(&mut canvas, areas.body, app);
     dialogs::draw_signal_dialog(&mut canvas, areas.body, app, clock);
     dialogs::draw_user_picker(&mut canvas, areas.body, app);
     dialogs::draw_prompt_dialog(&mut canvas, areas.body, app, clock);
     help::draw_hints(&mut canvas, areas.hints, app, clock);
+    drawn
 }
 
 /// Priorities of the interval and the clock, and of the texts on the left that matter more than the clock.
@@ -131,9 +143,11 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
             line.add(priority, 2, short!("{count} {word}"), style);
         }
     }
-    let fresh = || app.fleet().hosts().iter().filter_map(|host| app.host_summary(host)).filter(|one| one.is_fresh);
-    let hung = fresh().filter_map(|summary| summary.severity_in_state(GpuState::Hung)).max();
-    grid::add_counts(&mut line, canvas, totals, hung, 2);
+    let summaries = || app.fleet().hosts().iter().filter_map(|host| app.host_summary(host));
+    let covered = || summaries().filter(|summary| summary.totals.hosts_covered > 0);
+    let hung = covered().filter_map(|summary| summary.severity_in_state(GpuState::Hung)).max();
+    let suspected = covered().map(crate::app::HostSummary::suspected_count).sum();
+    grid::add_counts(&mut line, canvas, totals, hung, suspected, 2);
     let findings = app.findings().counts();
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| theme.severity_style(worst));
@@ -145,7 +159,7 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
     if findings.pending > 0 {
         line.add(4, 2, short!("{} watched", findings.pending), theme.dim);
     }
-    let low_power: usize = fresh().map(crate::app::HostSummary::low_power_count).sum();
+    let low_power: usize = summaries().filter(|one| one.is_fresh).map(crate::app::HostSummary::low_power_count).sum();
     if low_power > 0 {
         line.add(7, 2, short!("{low_power} low power"), theme.plain);
     }

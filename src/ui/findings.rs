@@ -1,13 +1,15 @@
 //! The findings view: a list, and the selected finding with its evidence.
 //!
 //! ```text
-//! ╭─ Findings  2 crit  1 warn  3 notes  1 watched ─────────────────────────────────────────────╮
-//! │  SINCE HOST   GPU  WHO     WHAT                                                            │
-//! │▸?  18m hgx-04 4,5  dmitri  GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W ...  │
-//! │ z   2h hgx-02 1    bob     notebook.py (bob, pid 4471) holds 31 GiB and has done nothing   │
-//! │ ?   2m hgx-06 7    fumi    watching 2m of 10m: GPU 7 says 100 % busy but draws 98 W ...    │
-//! ╰────────────────────────────────────────────────────────────────────────────────────────────╯
-//! ╭─ hung?  hgx-04 GPU 4,5  dmitri ─────────────────────────────────────────── crit, likely ───╮
+//! ┏━ Findings  2 crit  1 warn  3 notes  1 watched ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┓
+//! ┃ STUCK JOBS                                                                                 ┃
+//! ┃▸?  18m hgx-04 4,5  dmitri  sft.py      busy at idle power  112 of 700 W                    ┃
+//! ┃ JOBS                                                                                       ┃
+//! ┃ z   2h hgx-02 1    bob     notebook.py memory held, no work  31 GiB                        ┃
+//! ┃ HARDWARE                                                                                   ┃
+//! ┃ !   2h hgx-08 6    -                   GPU lost  has fallen off the bus                    ┃
+//! ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
+//! ╭─ busy at idle power  hgx-04 GPU 4,5  dmitri ───────────────────────────── crit, likely ───╮
 //! │GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W (was 560 W) and access no memory.  │
 //! │check     py-spy dump --pid 12001                                                           │
 //! │unless    a slow loader, a checkpoint                                                       │
@@ -16,10 +18,10 @@
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::format::{ShortString, brief_span, columns, short, span, used_of_total};
-use crate::app::layout::{FINDINGS_HEADER_ROWS, findings_layout};
-use crate::app::{App, GpuSummary};
+use crate::app::layout::findings_layout;
+use crate::app::{App, FindingLine, GpuSummary};
 use crate::diagnosis::{Finding, FindingGpu, FindingPhase, RuleId, Severity, SnoozeEnd};
-use crate::fleet::{Moment, gpu_list};
+use crate::fleet::{Moment, gpu_list, program_name};
 use ratatui::layout::{Margin, Rect};
 
 /// Columns of the labels in the details.
@@ -50,15 +52,24 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
         return;
     }
     let column_widths = ColumnWidths::of(inner.width, app);
-    column_widths.headers(canvas, inner);
-    let capacity = usize::from(inner.height.saturating_sub(FINDINGS_HEADER_ROWS));
+    let capacity = usize::from(inner.height);
     let top = findings.top(capacity);
-    for (line, (index, finding)) in findings.list().iter().enumerate().skip(top).take(capacity).enumerate() {
-        let row = Rect { y: inner.y + FINDINGS_HEADER_ROWS + line as u16, height: 1, ..inner };
-        column_widths.row(canvas, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
+    for (y, line) in (inner.y..).zip(findings.lines().iter().skip(top).take(capacity)) {
+        let row = Rect { y, height: 1, ..inner };
+        match line {
+            FindingLine::Heading(section) => {
+                canvas.fit(row.x + 1, y, row.width.saturating_sub(1), section.title(), theme.dim);
+            }
+            FindingLine::Finding(index) => {
+                let Some(finding) = findings.list().get(*index) else { continue };
+                let is_selected = *index == findings.index();
+                column_widths.row(canvas, row, finding, is_selected, (now, app.settings.utc_offset_seconds));
+            }
+        }
     }
-    let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().omitted as usize;
-    canvas.more_below(area, below, "");
+    let below = findings.lines().iter().skip(top + capacity);
+    let below = below.filter(|line| matches!(line, FindingLine::Finding(_))).count();
+    canvas.more_below(area, below + findings.counts().omitted as usize, "");
 }
 
 fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
@@ -87,53 +98,52 @@ fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     line.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
 }
 
-/// The widths of the columns of the list.
+/// The widths of the columns of the list, 0 for a column that is left out.
 struct ColumnWidths {
     host: u16,
     gpu: u16,
     who: u16,
+    program: u16,
 }
 
 /// Columns of the pointer, the glyph and the duration, with the gap after them.
 const LEAD_COLUMNS: u16 = 8;
+/// The fewest columns of the title with its figures.
+const TITLE_MIN_COLUMNS: u16 = 33;
 
 impl ColumnWidths {
-    /// Chooses the columns for a line of `width`. WHO is dropped first, then GPU; WHAT has at least 30 columns.
+    /// Chooses the columns for a line of `width`. The program is dropped first, then the user, then the GPUs.
     fn of(width: u16, app: &App) -> Self {
-        let longest = |text: &mut dyn Iterator<Item = usize>, least: usize, most: usize| -> u16 {
-            text.max().unwrap_or(0).clamp(least, most) as u16
-        };
         let list = app.findings().list();
-        let host = longest(&mut list.iter().map(|finding| columns(&hosts(finding))), 4, 14);
-        let gpu = longest(&mut list.iter().map(|finding| gpus(finding).len()), 3, 7);
-        let who = longest(&mut list.iter().map(|one| one.user.as_deref().map_or(1, columns)), 3, 10);
-        let mut column_widths = Self { host, gpu, who };
-        if LEAD_COLUMNS + host + gpu + who + 3 + 30 > width {
-            column_widths.who = 0;
+        let longest = |text: &dyn Fn(&Finding) -> usize, least: usize, most: usize| -> u16 {
+            list.iter().map(text).max().unwrap_or(0).clamp(least, most) as u16
+        };
+        let mut widths = Self {
+            host: longest(&|finding| columns(&hosts(finding)), 4, 14),
+            gpu: longest(&|finding| gpus(finding).len(), 3, 7),
+            who: longest(&|finding| finding.user.as_deref().map_or(1, columns), 3, 10),
+            program: longest(&|finding| columns(program(finding)), 0, if width < 100 { 9 } else { 18 }),
+        };
+        let is_too_wide = |widths: &Self| LEAD_COLUMNS + widths.sum() + TITLE_MIN_COLUMNS > width;
+        if is_too_wide(&widths) {
+            widths.program = 0;
         }
-        if LEAD_COLUMNS + host + gpu + 2 + 30 > width {
-            column_widths.gpu = 0;
+        if is_too_wide(&widths) {
+            widths.who = 0;
         }
-        column_widths
+        if is_too_wide(&widths) {
+            widths.gpu = 0;
+        }
+        widths
     }
 
-    fn split(&self, line: Rect) -> (u16, u16, u16, Rect) {
-        let gap = |width: u16| if width > 0 { width + 1 } else { 0 };
-        let host = line.x + LEAD_COLUMNS;
-        let gpu = host + self.host + 1;
-        let who = gpu + gap(self.gpu);
-        let what = (who + gap(self.who)).min(line.right());
-        (host, gpu, who, Rect { x: what, width: line.right() - what, ..line })
-    }
-
-    fn headers(&self, canvas: &mut Canvas<'_>, line: Rect) {
-        let dim = canvas.theme.dim;
-        let (host, gpu, who, what) = self.split(line);
-        canvas.right(line.x, line.y, LEAD_COLUMNS - 1, "SINCE", dim);
-        canvas.text(host, line.y, self.host, "HOST", dim);
-        canvas.text(gpu, line.y, self.gpu, "GPU", dim);
-        canvas.text(who, line.y, self.who, "WHO", dim);
-        canvas.text(what.x, line.y, what.width, "WHAT", dim);
+    /// The columns with the gap after each.
+    fn sum(&self) -> u16 {
+        [self.host, self.gpu, self.who, self.program]
+            .into_iter()
+            .filter(|width| *width > 0)
+            .map(|width| width + 1)
+            .sum()
     }
 
     fn row(
@@ -145,26 +155,71 @@ impl ColumnWidths {
         (now, utc_offset_seconds): (Moment, i32),
     ) {
         let theme = canvas.theme;
-        let is_dim = finding.phase == FindingPhase::Pending || finding.is_frozen || finding.snoozed.is_some();
+        let is_suspicion = finding.is_suspicion();
+        let is_pending = finding.phase == FindingPhase::Pending && !is_suspicion;
+        let is_dim = is_pending || finding.is_frozen || finding.snoozed.is_some();
         let mut style = if is_dim { theme.dim } else { theme.plain };
         if is_selected {
             style = style.patch(theme.focus);
             canvas.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
         }
-        let (host, gpu, who, what) = self.split(line);
-        let mark = if is_dim { theme.dim } else { theme.severity_style(finding.severity) };
+        let mark = match is_dim {
+            true => theme.dim,
+            false if is_suspicion => theme.warn,
+            false => theme.severity_style(finding.severity),
+        };
         canvas.text(line.x + 1, line.y, 1, glyph(finding), mark);
         canvas.right(line.x + 2, line.y, LEAD_COLUMNS - 3, &lasted(finding, now), style);
-        canvas.fit_middle(host, line.y, self.host, &hosts(finding), style);
-        canvas.fit(gpu, line.y, self.gpu, &gpus(finding), style);
-        canvas.fit(who, line.y, self.who, finding.user.as_deref().unwrap_or("-"), style);
+        let mut x = line.x + LEAD_COLUMNS;
+        canvas.fit_middle(x, line.y, self.host, &hosts(finding), style);
+        x += self.host + 1;
+        let who = finding.user.as_deref().unwrap_or("-");
+        for (width, text) in [(self.gpu, gpus(finding).as_str()), (self.who, who), (self.program, program(finding))] {
+            if width > 0 {
+                canvas.fit(x, line.y, width, text, style);
+                x += width + 1;
+            }
+        }
         let lead = match snoozed(finding, utc_offset_seconds) {
             Some(text) => short!("{}: ", text.as_str()),
+            None if is_suspicion => short!("stuck? "),
             None => progress(finding, now),
         };
-        let used = canvas.fit(what.x, line.y, what.width, &lead, theme.dim);
-        canvas.fit(what.x + used, line.y, what.width - used, &finding.sentence, style);
+        let room = |x: u16| line.right().saturating_sub(x);
+        x += canvas.fit(x, line.y, room(x), &lead, theme.dim);
+        canvas.fit(x, line.y, room(x), &title_text(finding), style);
     }
+}
+
+/// Draws a finding in one line for the view of its host: `? 18m GPU 4,5 dmitri sft.py: busy at idle power  112 of 700 W`.
+pub(super) fn draw_strip(canvas: &mut Canvas<'_>, line: Rect, finding: &Finding, now: Moment) {
+    let theme = canvas.theme;
+    let style = if finding.is_suspicion() { theme.warn } else { theme.severity_style(finding.severity) };
+    let mut text = String::new();
+    if !finding.gpus.is_empty() {
+        text = format!("GPU {}  ", gpus(finding));
+    }
+    for part in [finding.user.as_deref().unwrap_or(""), program(finding)] {
+        if !part.is_empty() {
+            text = format!("{text}{part} ");
+        }
+    }
+    let word = if finding.is_suspicion() { "stuck? " } else { "" };
+    let text = format!("{} {text} {word}{}", lasted(finding, now).as_str(), title_text(finding));
+    let x = line.x + 1;
+    let used = canvas.text(x, line.y, line.width, glyph(finding), style) + 1;
+    canvas.fit(x + used, line.y, line.width.saturating_sub(used + 2), &text, style);
+}
+
+/// `busy at idle power  112 of 700 W`: the title of a finding and its figures.
+pub(super) fn title_text(finding: &Finding) -> String {
+    let short = finding.rule.info().short;
+    if finding.figures.is_empty() { short.to_owned() } else { format!("{short}  {}", finding.figures) }
+}
+
+/// The program of the first process of a finding.
+fn program(finding: &Finding) -> &str {
+    finding.processes.first().map_or("", |process| program_name(&process.command))
 }
 
 fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding, now: Moment) {
@@ -203,7 +258,7 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     }
 }
 
-/// The readings of a GPU and its learned power levels: `100%  mem-busy 0%  104/700W  idle 64W  healthy 560W  70/80G  45C`.
+/// The readings of a GPU and its learned power levels: `100%  bandwidth 0%  104/700W  idle 64W  healthy 560W  70/80G  45C`.
 fn gpu_readings_text(gpu: &FindingGpu, app: &App) -> Option<String> {
     let host = app.fleet().host(gpu.host)?;
     // The inventory may have changed since the finding fired.
@@ -216,7 +271,7 @@ fn gpu_readings_text(gpu: &FindingGpu, app: &App) -> Option<String> {
     }
     let percent = |value: Option<u8>| value.map_or_else(|| "-".to_owned(), |value| format!("{value}%"));
     parts.push(percent(reading.utilization_percent));
-    parts.push(format!("mem-busy {}", percent(reading.memory_utilization_percent)));
+    parts.push(format!("bandwidth {}", percent(reading.memory_utilization_percent)));
     let limit = summary.power_limit_watts.map(|limit| format!("/{limit:.0}")).unwrap_or_default();
     if let Some(power) = summary.power_watts() {
         parts.push(format!("{power:.0}{limit}W"));
@@ -237,7 +292,7 @@ fn detail_title(canvas: &mut Canvas<'_>, area: Rect, finding: &Finding) {
     let theme = canvas.theme;
     let style = theme.severity_style(finding.severity);
     let mut left = Segments::default();
-    left.add(9, 0, short!(" {}", finding.rule.info().title), style);
+    left.add(9, 0, short!(" {}", finding.rule.info().short), style);
     left.add(8, 2, short!("{}", hosts(finding).as_str()), theme.plain);
     if !finding.gpus.is_empty() {
         left.add(7, 1, short!("GPU {}", gpus(finding).as_str()), theme.plain);
@@ -275,6 +330,7 @@ fn glyph(finding: &Finding) -> &'static str {
         | RuleId::StuckSpinSuspect
         | RuleId::MissingRank
         | RuleId::JobStalled
+        | RuleId::RendezvousStuck
         | RuleId::InputStall
         | RuleId::DstateHang => "?",
         _ if finding.severity == Severity::Info => "i",

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! ━ hgx-02  GPU 3  NVIDIA H100 80GB HBM3  GPU-8f3a1c2e  0000:9B:00.0 ━━━━━━━━━━━━━━━━━━━ dmitri ? hung? 18m ━
-//! GPU 100%  89% to 100%                            mem-busy 0%  steady 0%
-//! 100%│⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉            100%│⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⡄
-//!    0│                                                 0│          ⣇⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
+//! GPU 100%  89% to 100% in 10m                     bandwidth 0%  0% to 44% in 10m
+//! 100%│▇▇▇▇▇▇▇▇▇▇▇████████████             100%│▃▃▃▃▃▃▃▃▃▃
+//!    0│███████████████████████                0│██████████▁▁▁▁▁▁▁▁▁▁▁
 //! ```
 
 use super::canvas::{Canvas, LineWriter, Segments};
@@ -168,7 +168,7 @@ fn draw_history(
         Rect { y: cell.y + 1, height: cell.height.saturating_sub(1), width: cell.width.saturating_sub(1), ..cell };
     let series = SeriesKey::Gpu(position, metric.series());
     let columns = inner.width.saturating_sub(AXIS_COLUMNS);
-    let points = chart::read_points(canvas, host.history(), series, columns, app.screen().span, now);
+    let points = chart::read_points(host.history(), series, columns, app.screen().span, now);
     let scale = Scale::for_gpu(canvas, metric, gpu, &points);
     let mut heading = Segments::default();
     heading.add(9, 0, short!("{}", metric.word()), theme.focus);
@@ -258,7 +258,7 @@ pub(super) fn add_occupancy(
         }
     }
     let gap = u16::from(gpu.main_user.is_some());
-    if gpu.state == GpuState::InUse && !gpu.shows_low_power() {
+    if gpu.state == GpuState::InUse && gpu.suspected().is_none() && !gpu.shows_low_power() {
         let rows = app.jobs(id).iter().map(|job| &*job.row);
         let rows = rows.filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index));
         let held = |row: &&crate::fleet::Row| (Some(&row.who) == gpu.main_user.as_ref(), row.gpu_memory_bytes);
@@ -274,20 +274,25 @@ pub(super) fn add_occupancy(
     line.add(8, gap, text, style);
 }
 
-/// `? hung? 18m`, `z idle 42m`, `· free`, `low power 104W`
+/// `? hung? 18m`, `? stuck? 1m 113W`, `z idle 42m`, `· free`, `low power 104W`
 pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> (ShortString, Style) {
     let theme = canvas.theme;
     if gpu.shows_low_power() {
         return (short!("low power {}", gpu_line::power(gpu, false).as_str()), theme.warn);
     }
-    let glyph = theme.state_glyph(gpu.state);
-    let since = match (gpu.state, gpu.since) {
+    if let Some(since) = gpu.suspected() {
+        let (since, power) = (brief_span(now.since(since)), gpu_line::power(gpu, false));
+        return (short!("? stuck? {} {}", since.as_str(), power.as_str()), theme.warn);
+    }
+    let (state, since) = gpu_line::shown_state(gpu);
+    let glyph = theme.state_glyph(state);
+    let since = match (state, since) {
         (GpuState::Hung | GpuState::Idle | GpuState::Waiting, Some(since)) => {
             short!(" {}", brief_span(now.since(since)).as_str())
         }
         _ => ShortString::new(),
     };
-    (short!("{glyph} {}{}", gpu.state.word(), since.as_str()), theme.state_style(gpu.state, gpu.severity))
+    (short!("{glyph} {}{}", state.word(), since.as_str()), theme.state_style(state, gpu.severity))
 }
 
 /// The reasons that limit the clocks. Only hardware and thermal reasons are coloured: idle and power cap are ordinary.
@@ -535,7 +540,7 @@ fn settings_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: 
 fn other_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
     let mut line = Segments::default();
     let reading = &gpu.reading;
-    add_labelled(&mut line, canvas, 9, "mem-busy", percent(reading.memory_utilization_percent));
+    add_labelled(&mut line, canvas, 9, "bandwidth", percent(reading.memory_utilization_percent));
     add_labelled(&mut line, canvas, 7, "fan", percent(reading.fan_percent));
     add_labelled(&mut line, canvas, 3, "encoder", percent(reading.encoder_percent));
     add_labelled(&mut line, canvas, 3, "decoder", percent(reading.decoder_percent));

@@ -3,9 +3,11 @@
 //! ```text
 //! 0 ━━━━━━━━━━╸  97% 74/80G 71° 656/700W erika    ▅▆▇▇▇▇▇▇
 //! 1 low power╌╌ 100% 70/80G 45° 118/700W dmitri   ▇▇▇▇▇▇▇▇
-//! 2 ? hung? 18m 100% 70/80G 45° 118/700W dmitri   ▇▇▇▇▇▇▇▇
-//! 3 z idle 42m    0% 44/80G 38°  88/700W bob
-//! 4 · free        0%  0/80G 31°  64/700W
+//! 2 ? stuck? 1m 100% 70/80G 45° 118/700W dmitri   ▇▇▇▇▇▇▇▇
+//! 3 ? hung? 18m 100% 70/80G 45° 118/700W dmitri   ▇▇▇▇▇▇▇▇
+//! 4 z idle 42m    0% 44/80G 38°  88/700W bob
+//! 5 · free        0%  0/80G 31°  64/700W
+//! 6 ! lost  Unable to determine the device handle
 //! ```
 //!
 //! [`GpuColumns`] decides which values fit and how wide they are.
@@ -16,6 +18,7 @@ use super::format::{ShortString, brief_span, columns, gib, or_dash, rounded, sho
 use super::theme::Theme;
 use crate::app::{GpuSummary, HostSummary};
 use crate::fleet::{GpuState, Moment};
+use crate::wire::{DeviceError, DriverErrorKind};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use std::fmt::Write as _;
@@ -27,12 +30,14 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
     let index = if gpu.instance.is_some() { short!("{}", theme.glyphs.last_child) } else { short!("{}", gpu.index) };
     canvas.right(x, y, columns.index, &index, theme.plain);
     x += columns.index + 1;
-    state(canvas, x, y, columns.bar, gpu, now);
-    x += columns.bar;
     if let Some(error) = &gpu.reading.error {
-        canvas.fit(x + 1, y, line.right().saturating_sub(x + 1), &error.message, theme.crit);
+        // No value is known, so the reason has the whole line.
+        x += canvas.fit(x, y, line.right().saturating_sub(x), &fault_text(error), theme.crit) + 2;
+        canvas.fit(x, y, line.right().saturating_sub(x), &error.message, theme.crit);
         return;
     }
+    state(canvas, x, y, columns.bar, gpu, now);
+    x += columns.bar;
     let mut draw_value = |canvas: &mut Canvas<'_>, gap: u16, width: u16, text: &str, style: Style| {
         if width > 0 {
             canvas.right(x + gap, y, width, text, style);
@@ -41,6 +46,9 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
     };
     let reading = &gpu.reading;
     let percent = reading.utilization_percent.map(|percent| short!("{percent}%"));
+    let is_stuck = gpu.state == GpuState::Hung || gpu.suspected().is_some();
+    // The utilisation of a stuck job says nothing, its power does.
+    let percent = percent.filter(|_| !is_stuck || columns.power > 0).or_else(|| is_stuck.then(|| power(gpu, false)));
     draw_value(canvas, 1, columns.percent, &or_dash(percent.as_deref()), theme.plain);
     let memory = memory_used_text(gpu, columns.with_total);
     draw_value(canvas, columns.gap, columns.memory, &memory, theme.plain);
@@ -115,16 +123,58 @@ pub(super) fn user(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &Gp
     used + canvas.text(x + used, y, others_width, &others, canvas.theme.dim)
 }
 
+/// `! lost`: why a GPU cannot be read, in a word or two.
+pub(super) fn fault_text(error: &DeviceError) -> ShortString {
+    let reason = match error.kind {
+        DriverErrorKind::GpuLost => "lost",
+        DriverErrorKind::ResetRequired => "needs reset",
+        DriverErrorKind::Blocked => "no answer",
+        DriverErrorKind::NoPermission => "no access",
+        _ => "fault",
+    };
+    short!("! {reason}")
+}
+
+/// The state of a GPU as one glyph: a height for work, else the glyph of its state.
+pub(super) fn cell(theme: &Theme, gpu: &GpuSummary) -> (&'static str, Style) {
+    let (state, _) = shown_state(gpu);
+    match (state, gpu.reading.utilization_percent) {
+        _ if gpu.reading.error.is_some() => ("!", theme.crit),
+        _ if gpu.suspected().is_some() => ("?", theme.warn),
+        (GpuState::InUse, Some(percent)) => (theme.level_glyph(f32::from(percent)), theme.busy),
+        _ => (theme.state_glyph(state), theme.state_style(state, gpu.severity)),
+    }
+}
+
+/// The state, or the last known one if there is no fresh data; the caller dims it.
+pub(super) fn shown_state(gpu: &GpuSummary) -> (GpuState, Option<Moment>) {
+    if gpu.state == GpuState::Unknown { gpu.last_state } else { (gpu.state, gpu.since) }
+}
+
 /// Draws the utilisation bar, or the state if it is not ordinary work.
 pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &GpuSummary, now: Moment) {
     let theme = canvas.theme;
-    let style = theme.state_style(gpu.state, gpu.severity);
-    if gpu.reading.error.is_some() || gpu.state == GpuState::Fault {
-        draw_longest_fitting(canvas, x, y, width, &[short!("! fault"), short!("!")], theme.crit);
+    if let Some(error) = &gpu.reading.error {
+        draw_longest_fitting(canvas, x, y, width, &[fault_text(error), short!("!")], theme.crit);
         return;
     }
-    let since = gpu.since.map(|since| brief_span(now.since(since)));
-    let texts = match (gpu.state, since) {
+    if let Some(since) = gpu.suspected() {
+        let (since, power) = (brief_span(now.since(since)), power(gpu, false));
+        let texts = [
+            short!("? stuck? {} {}", since.as_str(), power.as_str()),
+            short!("stuck? {} {}", since.as_str(), power.as_str()),
+            short!("? stuck? {}", since.as_str()),
+            short!("stuck? {}", since.as_str()),
+            short!("? {}", since.as_str()),
+            short!("?"),
+        ];
+        draw_longest_fitting(canvas, x, y, width, &texts, theme.warn);
+        return;
+    }
+    let (state, since) = shown_state(gpu);
+    let style = theme.state_style(state, gpu.severity);
+    let since = since.map(|since| brief_span(now.since(since)));
+    let texts = match (state, since) {
         (GpuState::InUse, _) if gpu.shows_low_power() => {
             let power = power(gpu, false);
             let texts = [short!("low power {}", power.as_str()), short!("low {}", power.as_str()), short!("low")];

@@ -2,15 +2,17 @@
 
 use super::areas::centered;
 use super::canvas::{Canvas, Segments};
-use super::format::{columns, short, truncate_start};
+use super::format::{columns, short, truncate_start, wrap};
 use crate::app::help::{HelpLine, help_lines};
+use crate::app::list_filter::{FILTER_MEANING_INDENT, filter_help_area, filter_help_pages, filter_meaning_column};
 use crate::app::screen::HELP_WIDE_COLUMNS;
 use crate::app::{Action, App, FilterLine, Mode, View};
-use crate::fleet::{Link, Moment};
+use crate::fleet::{FILTER_SYNTAX, Link, Moment};
 use ratatui::layout::Rect;
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Draws the hint bar: the filter line, a notice, or the keys that do something in the current mode.
+/// Draws the hint bar: the filter line, a notice, or the keys that do something in the current mode. A menu takes as many
+/// rows as its keys need.
 pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     if area.width < 4 || area.height == 0 {
         return;
@@ -31,16 +33,19 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
         .filter(|(action, ..)| is_useful(*action, app))
         .map(|(action, keys, text)| (shown_keys(action, keys), text))
         .collect();
+    if matches!(app.mode(), Mode::SortMenu | Mode::SignalMenu) {
+        draw_menu(
+            canvas,
+            Rect { x, width, ..area },
+            if app.mode() == Mode::SortMenu { "sort by" } else { "signal" },
+            &hints,
+        );
+        return;
+    }
     let mut line = Segments::default();
-    let lead = match app.mode() {
-        Mode::SortMenu => "sort by",
-        Mode::SignalMenu => "signal",
-        _ => "",
-    };
-    line.add(u8::MAX, 0, short!("{lead}"), canvas.theme.dim);
     let mut pairs = Vec::new();
     let last = hints.len();
-    let mut used = columns(lead);
+    let mut used = 0;
     let tail: usize = hints.iter().rev().take(2).map(|hint| hint_columns(*hint)).sum();
     for (index, hint) in hints.into_iter().enumerate() {
         let is_tail = index + 2 >= last;
@@ -55,6 +60,60 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
         line.add(1, 1, short!("{text}"), canvas.theme.dim);
     }
     line.draw(canvas, x, area.y, width);
+}
+
+/// Draws the keys of a menu in as many rows as they need; the last one is `line`. The rows above it are cleared.
+fn draw_menu(canvas: &mut Canvas<'_>, line: Rect, lead: &str, hints: &[(&str, &str)]) {
+    let mut rows = vec![Segments::default()];
+    let indent = columns(lead) as u16;
+    let mut used = usize::from(indent);
+    for &(keys, text) in hints {
+        let needed = 2 + columns(keys) + 1 + columns(text);
+        if used + needed > usize::from(line.width) && used > usize::from(indent) {
+            rows.push(Segments::default());
+            used = usize::from(indent);
+        }
+        used += needed;
+        if let Some(row) = rows.last_mut() {
+            row.add(1, 2, short!("{keys}"), canvas.theme.plain);
+            row.add(1, 1, short!("{text}"), canvas.theme.dim);
+        }
+    }
+    let top = (line.y + 1).saturating_sub(rows.len() as u16);
+    for (y, row) in (top..).zip(&rows) {
+        canvas.repeat(line.x - 1, y, line.width + 2, " ", canvas.theme.plain);
+        row.draw(canvas, line.x + indent + 2, y, line.width.saturating_sub(indent + 2));
+    }
+    canvas.text(line.x, top, line.width, lead, canvas.theme.dim);
+}
+
+/// Draws a page of the help on the filter syntax above the input line.
+pub(super) fn draw_filter_help(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
+    let Some(page) = app.list_filter().line().and_then(|line| line.help_page) else { return };
+    let (width, rows) = filter_help_area((body.width, body.height + 2));
+    let pages = filter_help_pages((width, rows));
+    let Some(shown) = pages.get(page).or_else(|| pages.last()) else { return };
+    let height = (shown.rows + 2).min(body.height);
+    let area = Rect { y: body.bottom() - height, height, ..body };
+    let title = match pages.len() {
+        1 => " Filter syntax ".to_owned(),
+        count => format!(" Filter syntax {}/{count}  F1: next page ", page.min(count - 1) + 1),
+    };
+    canvas.dialog(area, &title, canvas.theme.focus);
+    let inner = Rect { x: area.x + 2, y: area.y + 1, width, height: height.saturating_sub(2) };
+    let mut y = inner.y;
+    for (example, meaning) in FILTER_SYNTAX.get(shown.examples.clone()).unwrap_or_default() {
+        canvas.text(inner.x, y, inner.width, example, canvas.theme.plain);
+        let (x, first) = match filter_meaning_column(inner.width) {
+            Some(column) => (column, y),
+            None => (FILTER_MEANING_INDENT, y + 1),
+        };
+        y = first;
+        for line in wrap(meaning, usize::from(inner.width.saturating_sub(x))) {
+            canvas.text(inner.x + x, y, inner.width.saturating_sub(x), line, canvas.theme.dim);
+            y += 1;
+        }
+    }
 }
 
 /// Draws the filter line. An error replaces the hints, and its position is marked in the text.
@@ -121,7 +180,7 @@ fn is_useful(action: Action, app: &App) -> bool {
         Action::Findings => app.screen().view() != &View::Findings,
         Action::Wall => app.screen().view() != &View::Wall,
         Action::Users => app.screen().view() != &View::Users,
-        Action::RetryHost => {
+        Action::RetryHost | Action::Log => {
             let host = app.fleet().hosts().get(app.screen().host);
             host.is_some_and(|host| !matches!(host.link, Link::Live))
         }

@@ -6,16 +6,16 @@
 //!  disk / 41%  /scratch 91% full  /home (nfs4) 63%   NVLink 144 up   ECC 0   users alice bob carol
 //!  login alice  sees the whole host   probe 0.1.0: 0.4 ms per sample, 3M, pid 77   every 2s   note ask Bob first
 //! ─ ▸GPU 0 ──────────────────────────────── alice 3h12m torchrun ─  ─ GPU 1 ─────────────── alice 3h12m torchrun ─
-//! GPU  97% mem 41%  100%│⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉
+//! UTIL  97% BANDWIDTH 41% 100%│▇▇▇▇▇▇▇▇▁▇▇▇▇▇▇▇▇▇▇▇▇▇▇▁▇▇▇▇▇▇▇▇▇▇▇▇▁▇▇
 //! ```
 //!
 //! Cards show readings beside a chart:
 //!
 //! ```text
 //! ━ ▸GPU 0 ━━━━━━━━━━━━━━━━━━━━━━ erika 22h torchrun ━  ─ GPU 1 ───────────────────────── bob z idle 42m ─
-//!  GPU   97%  mem 41% 100%│⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆   GPU    0%  mem  0% 100%│⠒⠒⠒⠒⠒⠒⠒⠒⠒⡄
-//!  MEM  74/80G            │       ⡇⢸           ⡇   MEM  44/80G            │         ⡇
-//!  GPU                    -10m        -5m    now
+//!  UTIL  97% BANDWIDTH 41% 100%│▇▇▇▇▇▇▇▇▁▇▇▇▇▇   UTIL   0% BANDWIDTH 0%  100%│▃▃▃▃▃▃
+//!  MEM  74/80G                0│██████████████   MEM  44/80G                0│██████▁▁▁▁▁▁
+//!  util over 10m                -10m        now
 //! ```
 
 use super::areas::TableColumn;
@@ -25,7 +25,7 @@ use super::format::{
     ShortString, gib, interval, memory, or_dash, percent, plural, rate, rounded, short, shorten_host_name, span,
     used_of_total, wrap,
 };
-use super::{areas, gpu, gpu_line, host_state, list};
+use super::{areas, findings, gpu, gpu_line, host_state, list};
 use crate::app::layout::{Cards, HostLayout};
 use crate::app::{App, Focus, GpuSummary, HostSummary, Metric, Screen};
 use crate::fleet::{Host, Link, Moment, SeriesKey, UNKNOWN_USER, gpu_list};
@@ -37,14 +37,22 @@ use std::time::Duration;
 /// Draws the view.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, layout: HostLayout, now: Moment) {
     let Some(summary) = app.host_summary(host) else { return };
-    let facts = Rect { x: body.x + 1, width: body.width.saturating_sub(2), height: layout.facts_rows, ..body };
+    let strip = Rect { height: layout.findings_rows, ..body };
+    for (y, finding) in (strip.y..strip.bottom()).zip(app.findings().alerts_of_host(host.id)) {
+        findings::draw_strip(canvas, Rect { y, height: 1, ..strip }, finding, now);
+    }
+    let inset = Rect { x: body.x + 1, width: body.width.saturating_sub(2), ..body };
+    let facts = Rect { y: strip.bottom(), height: layout.facts_rows, ..inset };
     draw_facts(canvas, facts, app, host, summary, now);
     let gpus = Rect { y: facts.bottom(), height: layout.gpu_rows(), ..body };
     let detail = Rect { y: gpus.bottom(), height: layout.detail_rows, ..body };
-    if gpus.height > 0 && host_state::shows_gpus(app, host, summary) {
-        match layout.cards {
-            Some(cards) => draw_cards(canvas, gpus, app, host, summary, cards, now),
-            None => draw_table(canvas, gpus, app.screen(), summary, usize::from(layout.visible_gpus), now),
+    if gpus.height > 0 && host_state::shows_gpus(host, summary) {
+        if let Some(cards) = layout.cards {
+            draw_cards(canvas, gpus, app, host, summary, cards, now);
+        } else {
+            // The ages of last values stand still.
+            let now = if summary.is_fresh { now } else { host.received_at.unwrap_or(now) };
+            draw_table(canvas, gpus, app.screen(), summary, usize::from(layout.visible_gpus), now);
         }
         if let Some(gpu) = summary.gpus.get(app.screen().gpu) {
             gpu::draw_detail(canvas, detail, host, gpu, app.screen().gpu);
@@ -66,7 +74,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, 
 /// Draws the facts. If there are few rows, the last lines are joined and their least important texts are dropped.
 fn draw_facts(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summary: &HostSummary, now: Moment) {
     let mut lines = vec![identity_line(canvas, app, host, summary, now), load_line(canvas, host)];
-    let (disks, probe) = (disks_and_health_line(canvas, app, host), probe_line(canvas, host, now));
+    let (disks, probe) = (disks_and_health_line(canvas, app, host), probe_line(canvas, app, host, now));
     if area.height > 3 {
         lines.extend([disks, probe]);
     } else {
@@ -286,11 +294,17 @@ fn add_errors(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
 }
 
 /// Login, scope, source, cost of the probe, reserved GPUs and the note of hosts.toml.
-pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host, now: Moment) -> Segments {
+pub(super) fn probe_line(canvas: &Canvas<'_>, app: &App, host: &Host, now: Moment) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
     if let Link::Down { error, .. } | Link::NeedsUser { error, .. } = &host.link {
         line.add(20, 0, short!("{}", error.message.as_str()), theme.warn);
+        let mut next = Segments::default();
+        host_state::add_next_attempt(&mut next, canvas, app, host, now);
+        if let Some(summary) = app.host_summary(host) {
+            host_state::add_last_seen(&mut next, canvas, app, host, summary);
+        }
+        line.append(3, next);
         return line;
     }
     if host.is_limited(now) {
@@ -340,7 +354,9 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host, now: Moment) -> Segme
 }
 
 /// Columns of the readings left of a chart.
-const READING_COLUMNS: u16 = 20;
+const READING_COLUMNS: u16 = 24;
+/// Columns of the labels of these readings.
+const READING_LABEL_COLUMNS: u16 = 5;
 
 /// Draws the cards and the time axis below them.
 pub(super) fn draw_cards(
@@ -420,7 +436,7 @@ fn draw_card(
     let metric = app.screen().metric;
     let columns = chart_area.width.saturating_sub(AXIS_COLUMNS);
     let series = SeriesKey::Gpu(position, metric.series());
-    let points = chart::read_points(canvas, host.history(), series, columns, app.screen().span, now);
+    let points = chart::read_points(host.history(), series, columns, app.screen().span, now);
     let scale = Scale::for_gpu(canvas, metric, gpu, &points);
     chart::draw(canvas, chart_area, &points, &scale, theme.busy);
 }
@@ -431,9 +447,9 @@ fn draw_card_readings(canvas: &mut Canvas<'_>, area: Rect, gpu: &GpuSummary, met
     let reading = &gpu.reading;
     let mut lines: Vec<(&str, ShortString, Style, bool)> = vec![
         (
-            "GPU",
+            "UTIL",
             short!(
-                "{:>4}  mem {:>4}",
+                "{:>4} BANDWIDTH {}",
                 percent(reading.utilization_percent).as_str(),
                 percent(reading.memory_utilization_percent).as_str()
             ),
@@ -452,12 +468,13 @@ fn draw_card_readings(canvas: &mut Canvas<'_>, area: Rect, gpu: &GpuSummary, met
     let (slowed, style) = gpu::clock_reasons(theme, gpu);
     let clock = reading.clock_sm_mhz.map(|mhz| short!("{mhz} MHz"));
     let is_slowed = style == theme.warn;
-    lines.push((
-        "CLK",
-        if is_slowed { short!("{slowed}") } else { or_dash(clock.as_deref()) },
-        choose_style(is_slowed, theme.warn, theme.plain),
-        false,
-    ));
+    // `1410 by HW thermal`: the clock with the reason, if it is limited by more than the usual.
+    let clock = match (is_slowed, reading.clock_sm_mhz) {
+        (true, Some(mhz)) => short!("{mhz} by {slowed}"),
+        (true, None) => short!("by {slowed}"),
+        (false, _) => or_dash(clock.as_deref()),
+    };
+    lines.push(("CLK", clock, choose_style(is_slowed, theme.warn, theme.plain), false));
     if let (Some(received), Some(sent)) =
         (reading.nvlink_receive_bytes_per_second, reading.nvlink_transmit_bytes_per_second)
     {
@@ -473,8 +490,10 @@ fn draw_card_readings(canvas: &mut Canvas<'_>, area: Rect, gpu: &GpuSummary, met
     }
     for (row, (label, text, style, is_charted)) in lines.into_iter().enumerate().take(usize::from(area.height)) {
         let y = area.y + row as u16;
-        canvas.text(area.x, y, 3, label, if is_charted { theme.focus } else { theme.dim });
-        canvas.fit(area.x + 4, y, area.width.saturating_sub(4), &text, style);
+        let width = READING_LABEL_COLUMNS;
+        let value = Rect { x: area.x + width, width: area.width.saturating_sub(width), ..area };
+        canvas.fit(value.x, y, value.width, &text, style);
+        canvas.text(area.x, y, area.width, label, if is_charted { theme.focus } else { theme.dim });
     }
 }
 
@@ -511,18 +530,18 @@ enum Column {
 /// The columns of the table in order.
 const COLUMNS: [TableColumn<Column>; 13] = [
     (Column::Bar, "", 14, 20),
-    (Column::Utilization, "GPU%", 4, 19),
-    (Column::MemoryBusy, "MEM-BUSY", 8, 13),
-    (Column::Memory, "MEMORY", 9, 18),
+    (Column::Utilization, "UTIL", 4, 19),
+    (Column::MemoryBusy, "BANDWIDTH", 9, 13),
+    (Column::Memory, "MEM", 9, 18),
     (Column::Temperature, "TEMP", 4, 17),
     (Column::Power, "POWER", 9, 16),
-    (Column::SmClock, "SM MHz", 9, 12),
-    (Column::MemoryClock, "MEM MHz", 9, 8),
+    (Column::SmClock, "CLK MHz", 7, 12),
+    (Column::MemoryClock, "MEM MHz", 7, 8),
     (Column::Fan, "FAN", 4, 9),
     (Column::PerformanceState, "P", 2, 10),
     (Column::User, "USER", 8, 15),
     (Column::Sparkline, "5 MIN", 30, 7),
-    (Column::Reasons, "SLOWED BY", 24, 11),
+    (Column::Reasons, "LIMITED BY", 24, 11),
 ];
 
 /// Draws the title, the column headers and the visible GPUs.
@@ -637,8 +656,8 @@ mod tests {
         let headers = |width| {
             areas::fitting_columns(&COLUMNS, width).iter().map(|(_, head, _, _)| *head).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(headers(34), " GPU% MEMORY TEMP");
-        assert_eq!(headers(74), " GPU% MEM-BUSY MEMORY TEMP POWER SM MHz USER");
+        assert_eq!(headers(34), " UTIL MEM TEMP");
+        assert_eq!(headers(74), " UTIL BANDWIDTH MEM TEMP POWER CLK MHz USER");
         assert_eq!(areas::fitting_columns(&COLUMNS, 200).len(), COLUMNS.len());
     }
 }

@@ -6,16 +6,26 @@
 //! │                                      ││                                      │
 //! │✓ name                                ││last seen 13:58:19  6 busy 2 free     │
 //! │✓ tcp                                 ││                                      │
-//! │⠹ key exchange                        ││retry 5 in 27s        r: retry now     │
+//! │⠹ key exchange                        ││retry 5 in 27s  r now  L log          │
 //! ╰──────────────────────────────────────╯╰──────────────────────────────────────╯
+//! ```
+//!
+//! A host that was connected before keeps its last values, dimmed, below the reason:
+//!
+//! ```text
+//! ╭─ hgx-08 ──────────────── DOWN 4m12s ─╮
+//! │x no route to host (tcp 22)           │
+//! │0 ━━━━━━━━╸  95% 74/80G 76° erika     │
+//! │1 · free      0%  0/80G 31°           │
+//! ╰─ retry 5 in 27s  r now  L log ───────╯
 //! ```
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::format::{ShortString, clock, interval, plural, short, span};
 use super::theme::Theme;
 use crate::app::layout::GridLayout;
-use crate::app::{App, HostSummary};
-use crate::fleet::{ConnectPhase, Host, Link, LinkError, LinkErrorKind, Moment};
+use crate::app::{Action, App, HostSummary};
+use crate::fleet::{ConnectPhase, GpuState, Host, Link, LinkError, LinkErrorKind, Moment};
 use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{DriverError, DriverErrorKind, SafeText};
@@ -27,12 +37,14 @@ use std::time::Duration;
 /// A host that rebooted shows this in its title for this long.
 const REBOOT_NOTICE_DURATION: Duration = Duration::from_secs(60);
 
-/// Whether to show the GPUs, possibly with old readings, instead of the reason why there are none.
-pub(super) fn shows_gpus(app: &App, host: &Host, summary: &HostSummary) -> bool {
-    !summary.gpus.is_empty()
-        && matches!(host.link, Link::Live | Link::Stale { .. })
-        && driver_error(host).is_none()
-        && app.prompts().of_host(host.name()).is_none()
+/// Whether there are GPUs to show, with current or with old readings. Otherwise the reason is shown why there are none.
+pub(super) fn shows_gpus(host: &Host, summary: &HostSummary) -> bool {
+    !summary.gpus.is_empty() && driver_error(host).is_none()
+}
+
+/// Whether the host is connected and needs no answer.
+pub(super) fn is_connected(app: &App, host: &Host) -> bool {
+    matches!(host.link, Link::Live | Link::Stale { .. }) && app.prompts().of_host(host.name()).is_none()
 }
 
 /// The state in the title of a host, in place of its totals. `None` for a healthy host.
@@ -77,21 +89,11 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, 
         Link::Connecting { attempt, phase, since } => {
             draw_connecting(&mut writer, app, host, summary, (*attempt, *phase, *since), now);
         }
-        Link::Down { error, retry_at, attempt, .. } => {
-            match retry_at {
-                Some(at) => {
-                    let seconds = now.until(*at).as_secs_f64().ceil();
-                    let next = short!("retry {} in {seconds:.0}s", attempt.saturating_add(1));
-                    writer.pin_to_bottom(&next, "r: retry now");
-                }
-                None => writer.pin_to_bottom("waiting for you", "r: retry now"),
-            }
-            draw_link_error(&mut writer, "x", error);
-            draw_last_seen(&mut writer, app, host, summary);
-        }
-        Link::NeedsUser { error, .. } => {
-            writer.pin_to_bottom("waiting for you", "r: retry now");
-            draw_link_error(&mut writer, if error.kind == LinkErrorKind::HostKeyUnknown { "k" } else { "p" }, error);
+        Link::Down { error, .. } | Link::NeedsUser { error, .. } => {
+            let mut next = Segments::default();
+            add_next_attempt(&mut next, writer.canvas, app, host, now);
+            writer.pin_segments_to_bottom(next);
+            draw_link_error(&mut writer, error_glyph(host), error);
             draw_last_seen(&mut writer, app, host, summary);
         }
         Link::Live | Link::Stale { .. } => {
@@ -104,6 +106,102 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, 
             }
         }
     }
+}
+
+/// Adds when the next attempt begins and the keys: `retry 5 in 27s  r now  L log`.
+pub(super) fn add_next_attempt(line: &mut Segments, canvas: &Canvas<'_>, app: &App, host: &Host, now: Moment) {
+    let theme = canvas.theme;
+    let key = |action| app.keymap().first_key(action);
+    if app.prompts().of_host(host.name()).is_some() {
+        line.add(9, 0, short!("{} answer", key(Action::OpenPrompts)), theme.plain);
+    } else {
+        match &host.link {
+            Link::Down { retry_at: Some(at), attempt, .. } => {
+                let seconds = now.until(*at).as_secs_f64().ceil();
+                line.add(9, 0, short!("retry"), theme.plain);
+                line.add(4, 1, short!("{}", attempt.saturating_add(1)), theme.plain);
+                line.add(9, 1, short!("in {seconds:.0}s"), theme.plain);
+                line.add(8, 2, short!("{} now", key(Action::RetryHost)), theme.dim);
+            }
+            Link::Down { .. } | Link::NeedsUser { .. } => {
+                line.add(9, 0, short!("{} retry", key(Action::RetryHost)), theme.plain);
+            }
+            Link::Connecting { attempt, .. } => line.add(9, 0, short!("attempt {attempt}"), theme.plain),
+            Link::Live | Link::Stale { .. } => {}
+        }
+    }
+    line.add(7, 2, short!("{} log", key(Action::Log)), theme.dim);
+}
+
+/// Draws why a host with known GPUs has no current data, and returns the area that is left for its last values. Without a
+/// footer the next attempt is in the area as well, unless that would take more than a quarter of it.
+pub(super) fn draw_reason(
+    canvas: &mut Canvas<'_>,
+    area: Rect,
+    footer: Option<Rect>,
+    app: &App,
+    host: &Host,
+    summary: &HostSummary,
+    now: Moment,
+) -> Rect {
+    let theme = canvas.theme;
+    let mut next = Segments::default();
+    add_next_attempt(&mut next, canvas, app, host, now);
+    add_last_seen(&mut next, canvas, app, host, summary);
+    if let Some(footer) = footer {
+        next.fit(footer.width.saturating_sub(6));
+        canvas.edge(footer, footer.y, &next, &Segments::default());
+    }
+    if area.height < 2 {
+        return area;
+    }
+    let line = Rect { height: 1, ..area };
+    let mut rows = 1;
+    let mut writer = LineWriter::new(canvas, line);
+    if let Some(prompt) = app.prompts().of_host(host.name()) {
+        let (glyph, text) = prompt_text(prompt);
+        writer.marked(glyph, text, theme.warn);
+    } else if let Some(error) = host.link.error() {
+        let style = if is_grave(error) { theme.crit } else { theme.warn };
+        writer.marked(error_glyph(host), &error.message, style);
+    } else if let Link::Connecting { phase, since, .. } = &host.link {
+        let text = short!("{}  {} s", phase.description(), now.since(*since).as_secs());
+        writer.marked(spinner(theme, now), &text, theme.plain);
+    }
+    if footer.is_none() && area.height >= 8 {
+        rows += 1;
+        LineWriter::new(canvas, Rect { y: area.y + 1, ..line }).segments(next);
+    }
+    Rect { y: area.y + rows, height: area.height - rows, ..area }
+}
+
+/// Adds when the host was last seen and the states of its GPUs at that time: `last seen 12:08  8 busy`.
+pub(super) fn add_last_seen(line: &mut Segments, canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary) {
+    if let Some(at) = host.received_at {
+        let time = clock(at, app.settings.utc_offset_seconds);
+        line.add(6, 2, short!("last seen {}", time.get(..5).unwrap_or_default()), canvas.theme.dim);
+        line.add(3, 2, last_counts(summary), canvas.theme.dim);
+    }
+}
+
+/// `8 busy 2 free`: the states of the GPUs when the host was last seen.
+fn last_counts(summary: &HostSummary) -> ShortString {
+    let count = |state| summary.gpus.iter().filter(|gpu| gpu.last_state.0 == state).count();
+    let mut text = ShortString::new();
+    for (state, word) in [
+        (GpuState::Fault, "faulty"),
+        (GpuState::Hung, "hung?"),
+        (GpuState::InUse, "busy"),
+        (GpuState::Idle, "idle"),
+        (GpuState::Free, "free"),
+    ] {
+        let gap = if text.is_empty() { "" } else { " " };
+        match count(state) {
+            0 => {}
+            count => text = short!("{}{gap}{count} {word}", text.as_str()),
+        }
+    }
+    text
 }
 
 /// Draws the age of stale readings below the GPUs, if a row is free.
@@ -181,11 +279,25 @@ fn draw_connecting(
     }
 }
 
+/// Whether somebody may be between the user and the host.
+fn is_grave(error: &LinkError) -> bool {
+    matches!(error.kind, LinkErrorKind::HostKeyChanged | LinkErrorKind::HostKeyRevoked)
+}
+
+/// The glyph before the error of a host.
+fn error_glyph(host: &Host) -> &'static str {
+    match &host.link {
+        Link::Down { error, .. } | Link::NeedsUser { error, .. } if is_grave(error) => "!",
+        Link::NeedsUser { error, .. } if error.kind == LinkErrorKind::HostKeyUnknown => "k",
+        Link::NeedsUser { .. } => "p",
+        _ => "x",
+    }
+}
+
 fn draw_link_error(writer: &mut LineWriter<'_, '_>, glyph: &str, error: &LinkError) {
     let theme = writer.canvas.theme;
-    let is_grave = matches!(error.kind, LinkErrorKind::HostKeyChanged | LinkErrorKind::HostKeyRevoked);
-    let style = if is_grave { theme.crit } else { theme.warn };
-    writer.marked(if is_grave { "!" } else { glyph }, &error.message, style);
+    let style = if is_grave(error) { theme.crit } else { theme.warn };
+    writer.marked(glyph, &error.message, style);
     if let Some(hint) = &error.hint {
         writer.indented(hint, theme.plain);
     }
@@ -197,9 +309,7 @@ fn draw_last_seen(writer: &mut LineWriter<'_, '_>, app: &App, host: &Host, summa
     let theme = writer.canvas.theme;
     let mut line = Segments::default();
     line.add(99, 0, short!("last seen {}", clock(at, app.settings.utc_offset_seconds).as_str()), theme.dim);
-    let total = summary.gpus.len();
-    let users: u32 = summary.gpus.iter().map(|gpu| u32::from(gpu.main_user.is_some())).sum();
-    line.add(5, 2, short!("{total} GPUs, {users} held"), theme.dim);
+    line.add(5, 2, last_counts(summary), theme.dim);
     writer.segments(line);
     if let Some(names) = main_users(summary) {
         writer.indented(&names, theme.dim);
@@ -221,25 +331,31 @@ fn main_users(summary: &HostSummary) -> Option<String> {
     (!parts.is_empty()).then(|| format!("used by {}", parts.join(", ")))
 }
 
+/// The glyph and the text of a prompt.
+fn prompt_text(prompt: &Prompt) -> (&'static str, &'static str) {
+    match &prompt.kind {
+        PromptKind::HostKey { .. } => ("k", "unknown host key"),
+        PromptKind::Passphrase { .. } => ("p", "key needs a passphrase"),
+        PromptKind::Secret { .. } => ("p", "the server needs an answer"),
+    }
+}
+
 fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting: usize) {
     let theme = writer.canvas.theme;
     let others = prompt.hosts.len().saturating_sub(1);
     writer.pin_to_bottom("press P to answer", &short!("{waiting} waiting"));
+    let (glyph, text) = prompt_text(prompt);
+    writer.marked(glyph, text, theme.warn);
+    writer.gap();
     match &prompt.kind {
         PromptKind::HostKey { key_type, fingerprint, .. } => {
-            writer.marked("k", "unknown host key", theme.warn);
-            writer.gap();
             writer.line(key_type, theme.plain);
             writer.wrapped(fingerprint, theme.plain);
         }
         PromptKind::Passphrase { path, .. } => {
-            writer.marked("p", "key needs a passphrase", theme.warn);
-            writer.gap();
             writer.wrapped(path, theme.plain);
         }
         PromptKind::Secret { text, .. } => {
-            writer.marked("p", "the server needs an answer", theme.warn);
-            writer.gap();
             writer.wrapped(&SafeText::new(text), theme.plain);
         }
     }

@@ -1,5 +1,6 @@
 //! Properties of every view, over random fleets, connection states, sizes and keys.
 
+use super::findings::title_text;
 use super::format::strip_directories;
 use super::testing::{cells_at, is_forbidden, lines, text};
 use super::{areas, draw_into};
@@ -7,7 +8,7 @@ use crate::app::layout::{MIN_SIZE, PaneFrame};
 use crate::app::testing::{
     LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, reported_once, update,
 };
-use crate::app::{App, DisplaySettings, Event, ThemeChoice};
+use crate::app::{App, DisplaySettings, Event, FindingLine, ThemeChoice};
 use crate::fleet::{ConnectPhase, GpuState, HostUpdate, LinkError, LinkErrorKind, program_and_arguments};
 use proptest::prelude::*;
 use ratatui::buffer::{Buffer, Cell};
@@ -187,8 +188,11 @@ fn count_before(line: &str, word: &str) -> Option<u32> {
 /// Checks that the header, where it has room, says how many GPUs and hosts are in each state.
 fn check_header(app: &App, header: &str, columns: u16) -> Result<(), TestCaseError> {
     let (totals, links) = (app.totals(), app.links());
+    let summaries = app.fleet().hosts().iter().filter_map(|host| app.host_summary(host));
+    let suspected: u32 = summaries.map(crate::app::HostSummary::suspected_count).sum();
     let states = [
-        ("busy", totals.in_state(GpuState::InUse)),
+        ("busy", totals.in_state(GpuState::InUse) - suspected),
+        ("stuck?", suspected),
         ("idle", totals.in_state(GpuState::Idle)),
         ("waiting", totals.in_state(GpuState::Waiting)),
         ("hung?", totals.in_state(GpuState::Hung)),
@@ -374,7 +378,7 @@ proptest! {
     }
 
     #[test]
-    fn findings_mark_the_selected_one_and_cut_sentences(columns in MIN_SIZE.0..301, rows in 12_u16..91, down in 0_usize..8) {
+    fn findings_mark_the_selected_one_and_cut_titles(columns in MIN_SIZE.0..301, rows in 12_u16..91, down in 0_usize..8) {
         let size = (columns, rows);
         let mut app = app_with_hung_jobs(6, size);
         press(&mut app, &format!("5{}", "↓".repeat(down)));
@@ -383,8 +387,12 @@ proptest! {
         prop_assert_eq!(listed.iter().filter(|line| line.starts_with("┃▸")).count(), 1, "{}", screen.join("\n"));
         for line in listed {
             let shown = line.trim_matches('┃').trim_end();
-            let is_whole = app.findings().list().iter().any(|finding| shown.ends_with(finding.sentence.as_str()));
-            prop_assert!(shown.is_empty() || is_whole || shown.ends_with('…'), "cut without a mark: {line}");
+            let is_heading = app.findings().lines().iter().any(|line| match line {
+                FindingLine::Heading(section) => shown.trim_start() == section.title(),
+                FindingLine::Finding(_) => false,
+            });
+            let is_whole = app.findings().list().iter().any(|finding| shown.ends_with(&title_text(finding)));
+            prop_assert!(shown.is_empty() || is_heading || is_whole || shown.ends_with('…'), "cut without a mark: {line}");
         }
     }
 }

@@ -16,6 +16,7 @@ use super::format::{
 };
 use crate::app::App;
 use crate::app::layout::LIST_FRAME_ROWS;
+use crate::diagnosis::{Finding, FindingGpu};
 use crate::fleet::{
     FoldState, GpuState, Group, GroupKey, GroupSummary, Link, ListRow, Moment, ProcessTrouble, Row, SortKey, gpu_list,
     program_and_arguments,
@@ -326,12 +327,27 @@ pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment,
         let text = short!("{word} {}", brief_span(finding.lasted(now)).as_str());
         return (text, theme.severity_style(finding.severity));
     }
+    if let Some(finding) = app.findings().suspicion_of_row(row) {
+        let brief = short!("stuck? {}", brief_span(finding.lasted(now)).as_str());
+        let long = lowest_power(finding, app).map(|watts| short!("{} {watts:.0}W", brief.as_str()));
+        let text = long.filter(|text| columns(text) <= usize::from(width)).unwrap_or(brief);
+        return (text, theme.warn);
+    }
     match row.state {
         Some((GpuState::InUse, _)) if draws_low_power(row, app) => (short!("low power"), theme.plain),
         Some((GpuState::InUse | GpuState::Free, _)) | None => (ShortString::new(), theme.plain),
         Some((GpuState::Unknown, at)) => (short!("no data{}", since(at).as_str()), theme.dim),
         Some((state, at)) => (short!("{}{}", state.word(), since(at).as_str()), theme.dim),
     }
+}
+
+/// The lowest power of the GPUs of a finding, in watts.
+fn lowest_power(finding: &Finding, app: &App) -> Option<f32> {
+    let watts = |gpu: &FindingGpu| {
+        let summary = app.host_summary(app.fleet().host(gpu.host)?)?;
+        summary.gpus.iter().find(|summary| summary.index == gpu.index)?.power_watts()
+    };
+    finding.gpus.iter().filter_map(watts).reduce(f32::min)
 }
 
 /// Whether a GPU of the row reads busy at the power of an idle GPU.

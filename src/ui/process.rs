@@ -2,7 +2,7 @@
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
-use super::format::{age, memory, or_dash, plural, short, shorten_host_name, span};
+use super::format::{ShortString, age, memory, or_dash, plural, short, shorten_host_name, span, wrap};
 use super::list;
 use crate::app::layout::processes_layout;
 use crate::app::{App, ChartSpan};
@@ -18,14 +18,14 @@ const LABEL: u16 = 11;
 /// The maximum number of processes of a job in the list.
 const MAX_LISTED: usize = 64;
 
-/// Draws the view of one process or job.
-pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) {
+/// Draws the view of one process or job. Returns the number of lines by which it can be scrolled.
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) -> usize {
     canvas.outline(body, &canvas.theme.glyphs.heavy, canvas.theme.focus);
     let inner = body.inner(Margin::new(2, 1));
     let row = app.rows().iter().find(|row| row.key == *key);
     let (Some(row), Some(host)) = (row, app.fleet().host(key.host)) else {
         canvas.fit(inner.x, inner.y, inner.width, "This process is no longer listed.", canvas.theme.plain);
-        return;
+        return 0;
     };
     let title = match (key.is_job && row.workers > 1, row.pid) {
         (true, Some(pid)) => short!(" {}  job of pid {pid} ", shorten_host_name(&row.host_name).as_str()),
@@ -34,57 +34,110 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     };
     canvas.fit(body.x + 2, body.y, body.width.saturating_sub(4), &title, canvas.theme.focus);
     let processes: Vec<&Process> = members(host, row);
-    let facts = processes.iter().find_map(|process| process.facts());
-    let (state, style) = list::state_text(canvas, row, app, now, u16::MAX);
     let (text_area, charts) = divide(inner);
     if let Some(charts) = charts {
         draw_charts(canvas, charts, host, &processes, app.screen().span, now);
     }
-    let inner = text_area;
-    let mut writer = LineWriter::new(canvas, inner);
-    writer.labelled("command", LABEL, &row.command);
-    writer.gap();
-    writer.labelled("user", LABEL, &user_text(row, facts));
-    if let Some(owner) = facts.and_then(|facts| facts.owner.as_ref()) {
-        writer.labelled("owner", LABEL, &owner_text(owner));
+    let lines = text_lines(canvas, text_area, app, host, row, &processes, now);
+    let shown = usize::from(text_area.height);
+    let limit = lines.len().saturating_sub(shown);
+    let top = app.screen().process_top.min(limit);
+    for (y, line) in (text_area.y..).zip(lines.iter().skip(top).take(shown)) {
+        canvas.fit(text_area.x, y, LABEL, &line.label, canvas.theme.dim);
+        canvas.text(text_area.x + LABEL, y, text_area.width.saturating_sub(LABEL), &line.text, line.style);
     }
-    writer.labelled("job", LABEL, &row.job.to_string());
-    if let Some(facts) = facts {
-        writer.labelled("where", LABEL, &environment_text(facts));
+    if top > 0 {
+        let above = short!(" {} {top} more ", canvas.theme.glyphs.up);
+        canvas.right(body.x + 2, body.y, body.width.saturating_sub(4), &above, canvas.theme.plain);
     }
-    writer.labelled("host", LABEL, row.host_name.as_str());
-    writer.labelled(&short!("GPU{}", plural(row.gpu_indexes.len())), LABEL, &gpus_text(row));
-    writer.labelled("running", LABEL, &running_text(row));
-    if let [process] = processes[..] {
-        writer.labelled("threads", LABEL, &threads_text(process));
-        if let Some(age_seconds) = process.reading.log_age_seconds {
-            writer.labelled("log", LABEL, &format!("written {} ago", age(age_seconds).as_str()));
+    canvas.more_below(body, limit - top, " lines");
+    limit
+}
+
+/// One line of the text: a label, which only the first line of a wrapped text has, and a part of the text.
+struct TextLine {
+    label: ShortString,
+    text: String,
+    style: Style,
+}
+
+/// The text of the view, wrapped to a width.
+struct Text {
+    width: usize,
+    has_gaps: bool,
+    lines: Vec<TextLine>,
+}
+
+impl Text {
+    fn add(&mut self, label: &str, text: &str, style: Style) {
+        for (index, line) in wrap(text, self.width).into_iter().enumerate() {
+            let label = if index == 0 { short!("{label}") } else { ShortString::new() };
+            self.lines.push(TextLine { label, text: line.to_owned(), style });
         }
     }
-    if !state.is_empty() {
-        let y = writer.rows_left();
-        writer.labelled("state", LABEL, &state);
-        let line = inner.bottom().saturating_sub(y);
-        writer.canvas.text(inner.x + LABEL, line, inner.width.saturating_sub(LABEL), &state, style);
+
+    fn gap(&mut self) {
+        if self.has_gaps {
+            self.lines.push(TextLine { label: ShortString::new(), text: String::new(), style: Style::new() });
+        }
     }
+}
+
+/// A text in fewer rows has no empty lines.
+const GAPS_MIN_ROWS: u16 = 16;
+
+fn text_lines(
+    canvas: &Canvas<'_>,
+    area: Rect,
+    app: &App,
+    host: &Host,
+    row: &Row,
+    processes: &[&Process],
+    now: Moment,
+) -> Vec<TextLine> {
+    let plain = canvas.theme.plain;
+    let facts = processes.iter().find_map(|process| process.facts());
+    let (state, state_style) = list::state_text(canvas, row, app, now, u16::MAX);
+    let width = usize::from(area.width.saturating_sub(LABEL));
+    let mut text = Text { width, has_gaps: area.height >= GAPS_MIN_ROWS, lines: Vec::new() };
+    text.add("command", &row.command, plain);
+    text.gap();
+    text.add("user", &user_text(row, facts), plain);
+    if let Some(owner) = facts.and_then(|facts| facts.owner.as_ref()) {
+        text.add("owner", &owner_text(owner), plain);
+    }
+    text.add("job", &row.job.to_string(), plain);
+    if let Some(facts) = facts {
+        text.add("where", &environment_text(facts), plain);
+    }
+    text.add("host", row.host_name.as_str(), plain);
+    text.add(&short!("GPU{}", plural(row.gpu_indexes.len())), &gpus_text(row), plain);
+    text.add("running", &running_text(row), plain);
+    if let [process] = processes {
+        text.add("threads", &threads_text(process), plain);
+        if let Some(age_seconds) = process.reading.log_age_seconds {
+            text.add("log", &format!("written {} ago", age(age_seconds).as_str()), plain);
+        }
+    }
+    text.add("state", &state, state_style);
     for finding in app.findings().of_row(row).take(4) {
         let label = if finding.phase == FindingPhase::Pending { "watched" } else { finding.severity.word() };
-        writer.labelled(label, LABEL, &finding.sentence);
-        writer.labelled("  check", LABEL, &finding.next_check);
+        text.add(label, &finding.sentence, plain);
+        text.add("  check", &finding.next_check, plain);
     }
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
-        writer.gap();
-        writer.labelled("started by", LABEL, &parents_text(facts));
+        text.gap();
+        text.add("started by", &parents_text(facts), plain);
     }
-    writer.gap();
+    text.gap();
     let shown = processes.len().min(MAX_LISTED);
     for process in &processes[..shown] {
-        let label = short!("pid {}", process.key.pid);
-        writer.labelled(&label, LABEL, &usage_text(host, process, now));
+        text.add(&short!("pid {}", process.key.pid), &usage_text(host, process, now), plain);
     }
     if shown < processes.len() {
-        writer.labelled("", LABEL, &short!("{} more processes", processes.len() - shown));
+        text.add("", &short!("{} more processes", processes.len() - shown), plain);
     }
+    text.lines
 }
 
 /// Divides the area into text and charts: side by side on a wide screen, charts below on a high one, else text only.
@@ -327,7 +380,7 @@ pub(super) fn draw_charts(
             height: rows,
         };
         let width = cell.width.saturating_sub(AXIS_COLUMNS);
-        let points = aggregate_points(canvas, host, processes, metric, aggregation, width, span, now);
+        let points = aggregate_points(host, processes, metric, aggregation, width, span, now);
         let scale = match metric {
             ProcessMetric::Sm => Scale::percent(),
             ProcessMetric::GpuMemory => Scale::bytes(&points),
@@ -357,7 +410,6 @@ pub(super) fn draw_charts(
 
 #[allow(clippy::too_many_arguments, reason = "a line has this many inputs")]
 fn aggregate_points(
-    canvas: &Canvas<'_>,
     host: &Host,
     processes: &[&Process],
     metric: ProcessMetric,
@@ -366,10 +418,9 @@ fn aggregate_points(
     span: ChartSpan,
     now: Moment,
 ) -> Vec<Option<f32>> {
-    let mut sums = vec![(0.0_f32, 0_u32); chart::point_count(canvas, columns)];
+    let mut sums = vec![(0.0_f32, 0_u32); usize::from(columns)];
     for process in processes.iter().take(MAX_PROCESSES) {
-        let points =
-            chart::read_points(canvas, host.history(), SeriesKey::Process(&process.key, metric), columns, span, now);
+        let points = chart::read_points(host.history(), SeriesKey::Process(&process.key, metric), columns, span, now);
         for (sum, point) in sums.iter_mut().zip(points) {
             if let Some(point) = point {
                 *sum = (sum.0 + point, sum.1 + 1);

@@ -166,7 +166,13 @@ pub(super) fn check_screen(app: &App, size: (u16, u16), seconds: u64, view: &str
     let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };
     let mut bytes = Vec::new();
     let mut terminal = Terminal::with_options(CrosstermBackend::new(&mut bytes), options).expect("a terminal");
-    let expected = terminal.draw(|frame| super::draw(app, frame, at(seconds))).expect("draws").buffer.clone();
+    let expected = terminal
+        .draw(|frame| {
+            super::draw(app, frame, at(seconds));
+        })
+        .expect("draws")
+        .buffer
+        .clone();
     drop(terminal);
     let mut emulator = emulator(size);
     emulator.process(replace_marks(&String::from_utf8(bytes).expect("UTF-8")).as_bytes());

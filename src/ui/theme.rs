@@ -74,7 +74,9 @@ pub(super) struct Glyphs {
     pub(super) spinner: [&'static str; 4],
     /// Eight heights, lowest first. None is a full block: rows of full blocks merge.
     pub(super) levels: [&'static str; 8],
-    /// Four heights of a one-row chart, lowest first, for terminals without braille.
+    /// Eight heights of a column of a chart, lowest first, up to a full cell.
+    pub(super) columns: [&'static str; 8],
+    /// Four heights of a one-row chart, lowest first, in ASCII.
     pub(super) sparkline: [&'static str; 4],
     /// An ordinary box.
     pub(super) light: BoxGlyphs,
@@ -113,7 +115,8 @@ const UNICODE: Glyphs = Glyphs {
     dot: "·",
     spinner: ["⠋", "⠙", "⠸", "⠴"],
     levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "▇"],
-    sparkline: ["⣀", "⠤", "⠒", "⠉"],
+    columns: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
+    sparkline: ["▁", "▃", "▅", "▇"],
     light: BoxGlyphs { horizontal: "─", vertical: "│", corners: ["╭", "╮", "╰", "╯"] },
     heavy: BoxGlyphs { horizontal: "━", vertical: "┃", corners: ["┏", "┓", "┗", "┛"] },
 };
@@ -138,6 +141,7 @@ const ASCII: Glyphs = Glyphs {
     dot: "-",
     spinner: ["|", "/", "-", "\\"],
     levels: ["0", "1", "2", "4", "5", "6", "7", "9"],
+    columns: ["_", ".", ".", ".", ":", ":", ":", "#"],
     sparkline: ["_", ".", "-", "\""],
     light: BoxGlyphs { horizontal: "-", vertical: "|", corners: ["+", "+", "+", "+"] },
     heavy: BoxGlyphs { horizontal: "=", vertical: "#", corners: ["#", "#", "#", "#"] },

@@ -1,5 +1,6 @@
 //! Facts on the screens: words, numbers, styles and where keys lead.
 
+use super::areas;
 use super::testing::{cells, cells_at, lines, show_cells, text};
 use super::theme::Theme;
 use crate::app::mixed_fleet::mixed_fleet;
@@ -7,7 +8,7 @@ use crate::app::testing::{
     LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, reported_once, update,
 };
 use crate::app::{App, ChartSpan, ColorDepth, DisplaySettings, Event, Metric, ThemeChoice, View};
-use crate::fleet::{HostId, HostUpdate};
+use crate::fleet::{HostId, HostUpdate, LinkError, LinkErrorKind};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier, Style};
@@ -117,6 +118,70 @@ fn a_snoozed_finding_is_dim_and_counted_separately() {
 }
 
 #[test]
+fn findings_are_in_sections_with_the_stuck_jobs_on_top() {
+    for size in [(60, 20), (80, 24), (120, 40), (200, 60)] {
+        let mut app = app_with_hung_jobs(6, size);
+        press(&mut app, "5");
+        let rows = lines(&cells_at(&app, size, LATER));
+        assert!(rows[2].starts_with("┃ STUCK JOBS"), "{size:?}: {}", rows.join("\n"));
+        assert!(rows[3].starts_with("┃▸?") && rows[3].contains("busy at idle power  "), "{}", rows[3]);
+        let place = |words: &str| rows.iter().position(|line| line.starts_with(&format!("┃ {words}")));
+        if size.1 >= 40 {
+            let (hosts, hardware) = (place("HOSTS").expect("hosts"), place("HARDWARE").expect("hardware"));
+            assert!(hosts < hardware, "{}", rows.join("\n"));
+        }
+        // Each visible finding is below the heading of its section, and a click on it selects it.
+        let listed = app.findings().list().len();
+        press(&mut app, "G");
+        assert_eq!(app.findings().index(), listed - 1);
+        let rows = lines(&cells_at(&app, size, LATER));
+        assert_eq!(rows.iter().filter(|line| line.starts_with("┃▸")).count(), 1, "{}", rows.join("\n"));
+    }
+}
+
+#[test]
+fn the_view_of_a_host_begins_with_its_findings() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = app_with_hung_jobs(6, size);
+        press(&mut app, "→→→\n");
+        let rows = lines(&cells_at(&app, size, LATER));
+        assert!(rows[1].contains("GPU 4,5  dmitri sft.py") && rows[1].contains("busy at idle power"), "{}", rows[1]);
+        assert!(rows.join("\n").contains("BANDWIDTH"), "{}", rows.join("\n"));
+        // Findings of other hosts are not here.
+        assert!(!rows[1..4].iter().any(|line| line.contains("not reachable")), "{}", rows[1..4].join("\n"));
+    }
+}
+
+#[test]
+fn menus_and_the_filter_help_are_never_cut() {
+    use crate::fleet::FILTER_SYNTAX;
+    for size in [(40, 10), (60, 20), (80, 24), (120, 12), (200, 60)] {
+        let mut app = reported_once(2, 8, size);
+        press(&mut app, "3o");
+        let menu = text(&app, size);
+        for words in ["n problems first", "h host", "g GPU memory", "d state", "w command", "Esc cancel"] {
+            assert!(menu.contains(words), "{words} at {size:?}:\n{menu}");
+        }
+        press(&mut app, "\u{1b}/user:");
+        let mut seen = String::new();
+        for _ in 0..FILTER_SYNTAX.len() {
+            app.update(Event::Key(KeyEvent::new(KeyCode::F(1), KeyModifiers::NONE)), at(NOW));
+            if app.list_filter().line().is_none_or(|line| line.help_page.is_none()) {
+                break;
+            }
+            let page = text(&app, size);
+            assert!(page.contains("Filter syntax") && page.contains("/ user:"), "{size:?}:\n{page}");
+            seen.push_str(&page.replace(['┃', '\n'], " "));
+        }
+        let seen = seen.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (example, meaning) in FILTER_SYNTAX {
+            assert!(seen.contains(&format!("{example} {meaning}")), "{example}, {meaning} at {size:?}:\n{seen}");
+        }
+        assert!(!text(&app, size).contains("Filter syntax"), "F1 closes it after the last page");
+    }
+}
+
+#[test]
 fn an_empty_list_of_findings_says_why() {
     let size = (80, 24);
     let mut app = reported_once(1, 0, size);
@@ -212,7 +277,7 @@ fn colours_and_glyphs_have_the_same_meaning() {
     let mut states = host_states(size);
     let grid = [("connecting", theme.dim), ("NEEDS YOU", theme.warn), ("NO GPU DATA", theme.warn)];
     check(&mut states, NOW, "", &grid);
-    let wall = [("▇", theme.ramp[4]), ("x DOWN", theme.warn), ("k NEEDS YOU", theme.warn)];
+    let wall = [("▇", theme.ramp[4]), ("DOWN", theme.warn), ("k NEEDS YOU", theme.warn)];
     check(&mut states, NOW, "2", &wall);
 }
 
@@ -327,9 +392,164 @@ fn a_gpu_that_cannot_be_read_shows_its_error() {
     ];
     update(&mut app, 0, crate::fleet::HostUpdate::Snapshot(Box::new(snapshot)), NOW);
     let screen = text(&app, size);
-    assert!(screen.contains("1 ! fault"), "{screen}");
-    assert!(screen.contains("GPU is lost"), "{screen}");
+    assert!(screen.contains("1 ! lost  GPU is lost"), "{screen}");
     assert!(screen.lines().next().expect("a header").contains("1 faulty"), "{screen}");
+}
+
+/// A fleet with GPU 6 of a host lost.
+fn app_with_lost_gpu(size: (u16, u16)) -> App {
+    let mut app = app(6, 8, size);
+    let mut snapshot = crate::app::testing::snapshot(0, 8, NOW);
+    let error = crate::wire::DeviceError {
+        kind: crate::wire::DriverErrorKind::GpuLost,
+        code: Some(15),
+        message: "GPU is lost".into(),
+    };
+    snapshot.gpus.error = (0..8).map(|gpu| (gpu == 6).then(|| error.clone())).collect();
+    update(&mut app, 0, HostUpdate::Snapshot(Box::new(snapshot)), NOW);
+    app
+}
+
+#[test]
+fn the_reason_of_a_faulty_gpu_is_readable_in_every_pane() {
+    for size in [(80, 40), (120, 40), (200, 60)] {
+        for density in ["c", "a", "f"] {
+            let mut app = app_with_lost_gpu(size);
+            press(&mut app, density);
+            app.refresh_derived_state();
+            let level = app.screen_layout(size).grid.expect("a grid").level;
+            let is_line = level == crate::app::layout::DetailLevel::Line;
+            let words = if is_line { "1 faulty" } else { "6 ! lost" };
+            assert!(text(&app, size).contains(words), "{words} at {size:?}, {density}: {}", text(&app, size));
+        }
+    }
+}
+
+#[test]
+fn a_suspected_job_is_amber_in_header_grid_list_and_wall() {
+    for size in [(60, 20), (80, 24), (120, 40), (200, 60)] {
+        let mut app = app(6, 8, size);
+        let amber = Theme::new(app.settings).warn.fg.expect("a colour");
+        let check = |app: &App, words: &str, is_row: fn(&str) -> bool| {
+            let cells = cells_at(app, size, NOW);
+            let rows = lines(&cells);
+            let y = rows.iter().position(|line| is_row(line) && line.contains(words));
+            let y = y.unwrap_or_else(|| panic!("{words:?} at {size:?}:\n{}", rows.join("\n")));
+            let x = rows[y][..rows[y].find(words).expect("found")].chars().count();
+            assert_eq!(cells[(x as u16, y as u16)].fg, amber, "{words:?} at {size:?}");
+        };
+        check(&app, "2 stuck?", |line| line.contains("gpufleet") || line.contains("48 GPUs"));
+        if app.screen_layout(size).grid.expect("a grid").level == crate::app::layout::DetailLevel::Line {
+            check(&app, "? ?", |line| line.contains("hgx-04"));
+        } else {
+            check(&app, "stuck? 6m", |line| !line.contains("sft.py"));
+        }
+        check(&app, "stuck?", |line| line.contains("sft.py") || line.contains("dmitri"));
+        press(&mut app, "2");
+        check(&app, "? ?", |line| line.contains("hgx-04"));
+        assert_eq!(app.findings().counts().firing, 0);
+    }
+}
+
+#[test]
+fn a_lost_host_keeps_its_last_values_dimmed_in_every_layout() {
+    for size in [(60, 20), (80, 24), (120, 16), (120, 40), (200, 60)] {
+        for density in ["c", "a", "f"] {
+            let mut app = reported_once(6, 8, size);
+            press(&mut app, density);
+            let error = || LinkError::new(LinkErrorKind::Closed, "the probe was killed");
+            let retry_at = Some(at(NOW + 46));
+            update(&mut app, 1, HostUpdate::Down { error: error(), retry_at, attempt: 8 }, NOW);
+            app.update(Event::Ticked, at(NOW + 1));
+            for connecting in [false, true] {
+                if connecting {
+                    let phase = crate::fleet::ConnectPhase::Tcp;
+                    update(&mut app, 1, HostUpdate::Connecting { attempt: 9, phase }, NOW + 1);
+                }
+                let cells = cells_at(&app, size, NOW + 1);
+                let screen = lines(&cells);
+                let layout = app.screen_layout(size).grid.expect("a grid");
+                let area = areas::ScreenAreas::of(cells.area, &app.screen_layout(size)).grid;
+                if layout.visible_panes() < 2 {
+                    continue;
+                }
+                let pane = areas::pane(area, &layout, 1);
+                let rows: Vec<String> = (pane.y..pane.bottom())
+                    .map(|y| (pane.x..pane.right()).map(|x| cells[(x, y)].symbol()).collect())
+                    .collect();
+                let whole = rows.join("\n");
+                let seen = whole.chars().filter(|glyph| "▅▆▇".contains(*glyph)).count();
+                let values = whole.matches('%').count();
+                assert!(seen + values >= 8, "{size:?}, {density}:\n{}", screen.join("\n"));
+                let words = if connecting { "connecting" } else { "DOWN" };
+                assert!(whole.contains(words), "{size:?}, {density}:\n{whole}");
+                let blue = Theme::new(app.settings).busy.fg;
+                let is_blue = |y: u16| (pane.x..pane.right()).any(|x| Some(cells[(x, y)].fg) == blue);
+                assert!(!(pane.y..pane.bottom()).any(is_blue), "{size:?}, {density}: not dimmed");
+                if !connecting && pane.height > 1 {
+                    assert!(whole.contains("the probe was killed"), "{size:?}, {density}:\n{whole}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_host_says_when_it_is_tried_again_and_by_which_keys() {
+    for (size, next) in [((120, 40), "retry in 27s  r now"), ((200, 60), "retry 5 in 27s  r now  L log  last seen ")] {
+        let screen = text(&host_states(size), size);
+        for words in ["x no route to host (tcp 22)", "DOWN 4m12s", next] {
+            assert!(screen.contains(words), "{words}: {screen}");
+        }
+    }
+    let size = (120, 40);
+    let mut app = host_states(size);
+    press(&mut app, "→→");
+    assert!(text(&app, size).lines().last().expect("hints").contains("L log"));
+}
+
+#[test]
+fn a_size_has_one_layout() {
+    let mut app = app(6, 8, (120, 40));
+    let before = text(&app, (120, 40));
+    for size in [(60, 40), (120, 40), (300, 90), (120, 40), (120, 12), (120, 40)] {
+        app.update(Event::Resized(size.0, size.1), at(NOW));
+        app.refresh_derived_state();
+        if size == (120, 40) {
+            assert_eq!(text(&app, size), before);
+        }
+    }
+}
+
+#[test]
+fn the_view_of_a_process_scrolls_and_stays_on_its_process() {
+    let size = (60, 20);
+    let mut app = app_with_hung_jobs(6, size);
+    press(&mut app, "3\n");
+    if !matches!(app.screen().view(), View::Process(_)) {
+        press(&mut app, "\n");
+    }
+    let draw = |app: &mut App| {
+        let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, size.0, size.1));
+        let area = buffer.area;
+        let drawn = super::draw_into(app, &mut buffer, area, at(LATER));
+        app.set_process_scroll_limit(drawn.process_scroll_limit);
+        (lines(&buffer).join("\n"), drawn.process_scroll_limit)
+    };
+    let view = app.screen().view().clone();
+    let (first, limit) = draw(&mut app);
+    assert!(limit > 0 && first.contains(&format!("▼ {limit} more lines")), "{limit}: {first}");
+    press(&mut app, "jjG");
+    let (last, _) = draw(&mut app);
+    assert!(last.contains(&format!("▲ {limit} more")) && !last.contains('▼'), "{last}");
+    assert_eq!(app.screen().view(), &view, "j does not change the process");
+    press(&mut app, "k");
+    assert!(draw(&mut app).0.contains("▼ 1 more lines"), "no key press was lost at the end");
+    press(&mut app, "]");
+    assert_ne!(app.screen().view(), &view);
+    assert_eq!(app.screen().process_top, 0);
+    press(&mut app, "[");
+    assert_eq!(app.screen().view(), &view);
 }
 
 #[test]
@@ -361,7 +581,7 @@ fn charts_change_metric_and_span() {
     let size = (120, 40);
     let mut app = app(1, 4, size);
     press(&mut app, "\n");
-    assert!(text(&app, size).contains("GPU over 10m"), "{}", text(&app, size));
+    assert!(text(&app, size).contains("util over 10m"), "{}", text(&app, size));
     press(&mut app, "vvww");
     assert_eq!((app.screen().metric, app.screen().span), (Metric::Memory, ChartSpan::TwoHours));
     let screen = text(&app, size);
@@ -480,10 +700,10 @@ fn the_density_changes_the_size_of_panes() {
             let layout = app.screen_layout(size).grid.expect("a grid");
             let shown = text(&app, size);
             assert!(shown.contains("hgx-01"), "{shown}");
-            layout.cell_columns
+            layout.level
         };
         let (compact, full, auto) = (columns("c"), columns("f"), columns("a"));
-        assert!(compact <= auto && auto <= full && compact < full, "{size:?}: {compact} {auto} {full}");
+        assert!(compact <= auto && auto <= full && compact < full, "{size:?}: {compact:?} {auto:?} {full:?}");
         // Full panes may not fit: the last ones are reached by scrolling.
         press(&mut app, "fG");
         app.refresh_derived_state();
@@ -503,7 +723,9 @@ fn header_wall_users_list_and_json_agree() {
         let states =
             [(GpuState::InUse, "busy"), (GpuState::Idle, "idle"), (GpuState::Hung, "hung?"), (GpuState::Free, "free")];
         for (state, word) in states {
-            assert_eq!(count(&header, word), totals.in_state(state), "{word}: {header}");
+            // A suspected GPU counts as such and not as busy.
+            let suspected = if state == GpuState::InUse { count(&header, "stuck?") } else { 0 };
+            assert_eq!(count(&header, word) + suspected, totals.in_state(state), "{word}: {header}");
         }
 
         press(&mut app, "2");

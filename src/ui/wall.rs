@@ -9,6 +9,7 @@
 //! ```
 
 use super::canvas::{Canvas, LineWriter, Segments};
+use super::findings::title_text;
 use super::format::{brief_span, columns, gib, or_dash, plural, rounded, short, shorten_host_name};
 use super::gpu::add_occupancy;
 use super::gpu_line::{GpuColumns, ValueWidths};
@@ -105,12 +106,17 @@ fn draw_host_line(
         canvas.text(area.x, area.y, 1, theme.glyphs.pointer, theme.focus);
     }
     canvas.fit_middle(area.x + 1, area.y, layout.name, host.name(), style);
-    if let Some(severity) = app.findings().worst_severity_of_host(host.id) {
+    let shows_gpus = host_state::shows_gpus(host, summary);
+    if shows_gpus && !host_state::is_connected(app, host) {
+        // The cells show the last values, and the status may have no room.
+        let (glyph, style) = link_glyph(canvas, app, host);
+        canvas.text(area.x + 1 + layout.name, area.y, 1, glyph, style);
+    } else if let Some(severity) = app.findings().worst_severity_of_host(host.id) {
         canvas.text(area.x + 1 + layout.name, area.y, 1, "!", theme.severity_style(severity));
     }
     let x = area.x + 3 + layout.name;
     let available = area.right().saturating_sub(x);
-    if !host_state::shows_gpus(app, host, summary) {
+    if !shows_gpus {
         let (glyph, style) = link_glyph(canvas, app, host);
         canvas.text(x, area.y, available.min(1), glyph, style);
         let word = host_state::status_text(app, host, summary, now).map(|(word, _)| word).unwrap_or_default();
@@ -164,12 +170,13 @@ fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary
         return;
     }
     let style = |state| theme.severity_style(state_severity(summary, state));
-    for (state, word, style) in [
-        (GpuState::Fault, "faulty", style(GpuState::Fault)),
-        (GpuState::Hung, "hung?", style(GpuState::Hung)),
-        (GpuState::Free, "free", theme.dim),
+    let count = |state| summary.totals.in_state(state);
+    for (count, word, style) in [
+        (count(GpuState::Fault), "faulty", style(GpuState::Fault)),
+        (count(GpuState::Hung), "hung?", style(GpuState::Hung)),
+        (summary.suspected_count(), "stuck?", theme.warn),
+        (count(GpuState::Free), "free", theme.dim),
     ] {
-        let count = summary.totals.in_state(state);
         if count > 0 {
             line.add(7, 1, short!("{count} {word}"), style);
             return;
@@ -180,8 +187,10 @@ fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary
 /// Returns glyph and style of a GPU: a height and a colour for work, else the glyph of its state.
 fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str, Style) {
     let theme = canvas.theme;
-    let is_ramp = match gpu.state {
+    let (state, _) = gpu_line::shown_state(gpu);
+    let is_ramp = match state {
         _ if gpu.reading.error.is_some() => return ("!", theme.crit),
+        _ if gpu.suspected().is_some() => return ("?", theme.warn),
         // A stale GPU still shows its last reading, dim.
         GpuState::InUse | GpuState::Unknown => true,
         GpuState::Idle | GpuState::Waiting | GpuState::Unused => metric != Metric::Utilization,
@@ -189,7 +198,7 @@ fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str,
     };
     match metric.share_of(gpu).filter(|_| is_ramp) {
         Some(share) => (theme.level_glyph(share), theme.ramp[((share / 20.0) as usize).min(4)]),
-        None => (theme.state_glyph(gpu.state), theme.state_style(gpu.state, gpu.severity)),
+        None => (theme.state_glyph(state), theme.state_style(state, gpu.severity)),
     }
 }
 
@@ -233,6 +242,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, af
         (4, "w", "waiting", theme.dim),
         (3, "-", "unused", theme.dim),
         (12, "?", "hung?", theme.state_style(GpuState::Hung, None)),
+        (5, "?", "stuck?", theme.warn),
         (12, "!", "fault", theme.crit),
         (6, "~", "no data", theme.dim),
         (8, "x", "down", theme.warn),
@@ -252,7 +262,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let host = app.fleet().host(HostId(cursor.host as u32));
     let Some((host, summary)) = host.and_then(|host| Some((host, app.host_summary(host)?))) else { return };
     canvas.outline(area, &theme.glyphs.light, theme.dim);
-    let gpu = summary.gpus.get(cursor.gpu).filter(|_| host_state::shows_gpus(app, host, summary));
+    let gpu = summary.gpus.get(cursor.gpu).filter(|_| host_state::shows_gpus(host, summary));
     let mut title = Segments::default();
     title.add(9, 0, short!(" {}{}", theme.glyphs.pointer, shorten_host_name(host.name()).as_str()), theme.focus);
     if let Some(gpu) = gpu {
@@ -279,6 +289,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let widths = ValueWidths::of(std::iter::once(summary));
     let columns = GpuColumns::of(inner.width.saturating_sub(1), widths);
     let top = (cursor.gpu + 1).saturating_sub(shown);
+    let now = if summary.is_fresh { now } else { host.received_at.unwrap_or(now) };
     for (row, (position, gpu)) in summary.gpus.iter().enumerate().skip(top).take(shown).enumerate() {
         let line = Rect { x: inner.x + 1, y: inner.y + row as u16, width: inner.width.saturating_sub(1), height: 1 };
         gpu_line::draw(canvas, line, &columns, gpu, now);
@@ -374,7 +385,7 @@ fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
             let mut x = inner.x + canvas.text(inner.x, y, 1, "!", theme.severity_style(finding.severity)) + 1;
             x += canvas.fit_middle(x, y, 10, name, theme.plain) + 1;
             let available = inner.right().saturating_sub(x + 5);
-            canvas.fit(x, y, available, &finding.sentence, theme.plain);
+            canvas.fit(x, y, available, &title_text(finding), theme.plain);
             canvas.right(inner.right().saturating_sub(4), y, 4, &lasted, theme.dim);
         }
     }

@@ -174,7 +174,9 @@ impl EventLoop<'_> {
             if !self.terminal.is_shell_running() && self.redraw.is_due() && self.terminal.screen.writer().is_idle() {
                 let now = self.clock.now();
                 self.app.refresh_derived_state();
-                self.terminal.screen.draw(self.app.size(), |frame| ui::draw(&self.app, frame, now))?;
+                let mut drawn = ui::Drawn::default();
+                self.terminal.screen.draw(self.app.size(), |frame| drawn = ui::draw(&self.app, frame, now))?;
+                self.app.set_process_scroll_limit(drawn.process_scroll_limit);
                 self.redraw.mark_drawn();
             }
             let event = match self.next(&mut tick).await? {

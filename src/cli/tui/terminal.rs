@@ -493,7 +493,10 @@ mod tests {
         let mut terminal = Terminal::with_options(backend, options).expect("a terminal");
         for (keys, frames) in [("", 1), ("2", 2), ("1\n", 3), ("3", 4), ("3", 5)] {
             press(&mut app, keys);
-            draw(&mut terminal, None, |frame| crate::ui::draw(&app, frame, at(NOW))).expect("draws");
+            draw(&mut terminal, None, |frame| {
+                crate::ui::draw(&app, frame, at(NOW));
+            })
+            .expect("draws");
             let writes = writes.0.borrow();
             assert_eq!(writes.len(), frames, "after {keys:?}");
             let frame = &writes[frames - 1];

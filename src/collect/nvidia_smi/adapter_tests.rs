@@ -126,8 +126,15 @@ async fn an_old_nvidia_smi_speaks_the_probes_protocol() {
     assert!(facts.user.is_some() && !facts.argv.is_empty(), "{facts:?}");
 
     harness.ask(&Request::Heartbeat { id: 9, last_sequence: Some(1) }).await;
-    let signal =
-        Request::Signal { id: 3, boot_id: "b".into(), pid: own, start_ticks: 1, name: "".into(), argv: Vec::new(), signal: Signal::Kill };
+    let signal = Request::Signal {
+        id: 3,
+        boot_id: "b".into(),
+        pid: own,
+        start_ticks: 1,
+        name: "".into(),
+        argv: Vec::new(),
+        signal: Signal::Kill,
+    };
     harness.ask(&signal).await;
     let (mut echoed, mut refused, mut sampled) = (false, false, false);
     while !(echoed && refused && sampled) {

@@ -99,7 +99,7 @@ fn lost(context: &RuleContext, conditions: &mut Conditions, is_driver_lost: bool
                 _ => "has fallen off the bus",
             };
             let sentence = format!("{} {what}: work that ran on it is lost", context.format_gpus([position]));
-            context.gpu_details(position, sentence, "dmesg | grep Xid".to_owned())
+            context.gpu_details(position, sentence, "dmesg | grep Xid".to_owned()).with_figures(what)
         });
     }
     let is_whole = matches!(context.scope(), None | Some(Scope::Host));
@@ -123,6 +123,7 @@ fn lost(context: &RuleContext, conditions: &mut Conditions, is_driver_lost: bool
         let missing = expected.saturating_sub(present);
         let sentence = format!("the driver lists {present} of {expected} GPUs: {missing} disappeared");
         host_details(sentence, "dmesg | grep Xid; lspci -d 10de:".to_owned())
+            .with_figures(format!("{present} of {expected} left"))
     });
 }
 
@@ -138,7 +139,7 @@ fn needs_action(context: &RuleContext, conditions: &mut Conditions) {
         let target = FindingTarget::Gpu(gpu.identity.clone());
         conditions.met(RuleId::GpuNeedsAction, &target, Evaluation { at_least: true, ..evaluation }, |_, _| {
             let sentence = format!("{}: the driver asks to {}", context.format_gpus([position]), action.description());
-            context.gpu_details(position, sentence, action.description().to_owned())
+            context.gpu_details(position, sentence, action.description().to_owned()).with_figures(action.description())
         });
     }
 }
@@ -185,10 +186,11 @@ fn xids(context: &RuleContext, conditions: &mut Conditions) {
             };
             let sentence = format!("{gpu} reported Xid {xid}{times} ({}){users}", describe_xid(*xid));
             let next = "dmesg | grep Xid".to_owned();
-            match position {
+            let details = match position {
                 Some(position) => context.gpu_details(position, sentence, next),
                 None => host_details(sentence, next),
-            }
+            };
+            details.with_figures(format!("Xid {xid}: {}", describe_xid(*xid)))
         });
     }
 }

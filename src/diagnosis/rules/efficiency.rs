@@ -119,7 +119,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
             "{gpus} {were} busy for {mean:.0} % of the last 10 min (median before: {earlier:.0} %): {} waits for data, {why}",
             context.format_job(job),
         );
-        context.job_details(job, sentence, next)
+        context.job_details(job, sentence, next).with_figures(format!("{mean:.0} % busy, was {earlier:.0} %"))
     });
 }
 
@@ -162,7 +162,7 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             "{gpus} {were} busy for {mean:.0} % of the last 20 min: {} waits for data, {why}",
             context.format_job(job),
         );
-        context.job_details(job, sentence, next)
+        context.job_details(job, sentence, next).with_figures(format!("{mean:.0} % busy"))
     });
 }
 
@@ -257,7 +257,8 @@ fn low_power(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
             duration(lasted),
             context.format_job(job),
         );
-        context.job_details(job, sentence, "nsys profile, or try a larger batch".to_owned())
+        let next = "nsys profile, or try a larger batch".to_owned();
+        context.job_details(job, sentence, next).with_figures(format!("{watts:.0} of {limit:.0} W"))
     });
 }
 
@@ -287,7 +288,8 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
                 context.format_job(job),
                 100.0 * others,
             );
-            return context.job_details(job, sentence, next.to_owned());
+            let figures = format!("clock {:.0} %, others {:.0} %", 100.0 * slow, 100.0 * others);
+            return context.job_details(job, sentence, next.to_owned()).with_figures(figures);
         }
         let sentence = format!(
             "{} does less than the other GPUs of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W; they \
@@ -299,7 +301,8 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
             straggler.others_utilization,
             straggler.others_watts,
         );
-        context.job_details(job, sentence, next.to_owned())
+        let figures = format!("{:.0} %, others {:.0} %", straggler.utilization, straggler.others_utilization);
+        context.job_details(job, sentence, next.to_owned()).with_figures(figures)
     });
 }
 

@@ -332,6 +332,7 @@ fn unreachable(
         FindingDetails {
             sentence: format!("no data for {}{why}; its other findings keep their last state", duration(lasted)),
             next_check: next.or_else(|| host.config.ssh_line()).map_or_else(String::new, |line| line.to_string()),
+            figures: host.link.error().map_or_else(String::new, |error| error.message.to_string()),
             ..FindingDetails::default()
         }
     });
@@ -368,6 +369,7 @@ fn common_cause(
                 names.join(", "),
             ),
             next_check: next.to_owned(),
+            figures: format!("{} hosts lost together", outage.members.len()),
             lead: hosts.first().cloned(),
             hosts: hosts.into_iter().skip(1).collect(),
             ..FindingDetails::default()

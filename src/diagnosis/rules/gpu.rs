@@ -55,7 +55,9 @@ fn slowdowns(
                     context.format_gpus([position]),
                     duration(limits.window),
                 );
-                context.gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+                context
+                    .gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+                    .with_figures(format!("{percent:.0} % of the time"))
             });
         } else {
             conditions.unknown(RuleId::ThermalThrottle, target);
@@ -73,7 +75,10 @@ fn slowdowns(
                 context.format_gpus([position]),
                 duration(lasted),
             );
-            context.gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+            let figures = reading.temperature_celsius.map(|celsius| format!("{celsius} C")).unwrap_or_default();
+            context
+                .gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+                .with_figures(figures)
         });
     }
     let limits = &context.limits.power_brake;
@@ -90,7 +95,9 @@ fn slowdowns(
                 context.format_gpus([position]),
                 duration(limits.window),
             );
-            context.gpu_details(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
+            context
+                .gpu_details(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
+                .with_figures(format!("{percent:.0} % of the time"))
         });
     }
 }
@@ -139,7 +146,9 @@ fn temperature(
             context.format_gpus([position]),
             duration(lasted),
         );
-        context.gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())
+        context
+            .gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())
+            .with_figures(format!("{celsius} of {slowdown} C"))
     });
 }
 
@@ -187,7 +196,14 @@ fn pcie(
             link(reading.pcie_generation, reading.pcie_width),
             link(info.pcie_generation_max, info.pcie_width_max),
         );
-        context.gpu_details(position, sentence, "sudo lspci -vv -d 10de: | grep LnkSta".to_owned())
+        let figures = format!(
+            "{} of {}",
+            link(reading.pcie_generation, reading.pcie_width),
+            link(info.pcie_generation_max, info.pcie_width_max),
+        );
+        context
+            .gpu_details(position, sentence, "sudo lspci -vv -d 10de: | grep LnkSta".to_owned())
+            .with_figures(figures)
     });
 }
 
@@ -209,7 +225,9 @@ fn errors(
                 context.format_gpus([position]),
                 now - baseline,
             );
-            context.gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
+            context
+                .gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
+                .with_figures((now - baseline).to_string())
         });
     }
     let is_retiring = health.retired_pages_pending == Some(true);
@@ -229,7 +247,7 @@ fn errors(
         } else {
             (format!("{gpu} waits for a reset to remap a failed memory row"), "nvidia-smi -r when it is free")
         };
-        context.gpu_details(position, sentence, next.to_owned())
+        context.gpu_details(position, sentence, next.to_owned()).with_figures(next)
     });
 }
 
@@ -254,7 +272,9 @@ fn corrected_errors(
             context.format_gpus([position]),
             duration(seconds),
         );
-        context.gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT".to_owned())
+        context
+            .gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT".to_owned())
+            .with_figures(format!("{rise} in {}", duration(seconds)))
     });
 }
 
@@ -288,7 +308,9 @@ fn power_limit(
             "{} has a power limit of {limit:.0} W, the others of its model {median:.0} W",
             context.format_gpus([position]),
         );
-        context.gpu_details(position, sentence, format!("nvidia-smi -q -d POWER -i {}", info.index))
+        context
+            .gpu_details(position, sentence, format!("nvidia-smi -q -d POWER -i {}", info.index))
+            .with_figures(format!("{limit:.0} W, others {median:.0} W"))
     });
 }
 
@@ -339,7 +361,9 @@ fn clock(
             context.format_gpus([position]),
             duration(lasted),
         );
-        context.gpu_details(position, sentence, format!("nvidia-smi -q -d CLOCK,PERFORMANCE -i {}", info.index))
+        context
+            .gpu_details(position, sentence, format!("nvidia-smi -q -d CLOCK,PERFORMANCE -i {}", info.index))
+            .with_figures(format!("{now} of {most} MHz"))
     });
 }
 
@@ -368,7 +392,9 @@ fn nvlink(
             links.join(","),
             duration(lasted),
         );
-        context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+        context
+            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+            .with_figures(format!("link {}", links.join(",")))
     });
 }
 
@@ -398,7 +424,9 @@ fn fewer_nvlinks(
             context.format_gpus([position]),
             active.count_ones(),
         );
-        context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+        context
+            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+            .with_figures(format!("{} of {usual} links", active.count_ones()))
     });
 }
 

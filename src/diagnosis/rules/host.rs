@@ -46,7 +46,8 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
             gibibytes(available),
             gibibytes(total)
         );
-        host_details(sentence, "ps aux --sort -rss | head".to_owned())
+        let figures = format!("{percent:.0} %, {} free", gibibytes(available));
+        host_details(sentence, "ps aux --sort -rss | head".to_owned()).with_figures(figures)
     });
 }
 
@@ -68,7 +69,8 @@ fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
             "{load:.0} tasks have wanted the {cpus} CPUs for {}, which are {percent:.0} % busy",
             duration(lasted),
         );
-        host_details(sentence, "top -b -n 1 | head -20".to_owned())
+        let figures = format!("load {load:.0} of {cpus} CPUs");
+        host_details(sentence, "top -b -n 1 | head -20".to_owned()).with_figures(figures)
     });
 }
 
@@ -92,7 +94,8 @@ fn thrashing(context: &RuleContext, conditions: &mut Conditions) {
             duration(lasted),
             gibibytes(used),
         );
-        host_details(sentence, "ps aux --sort -rss | head".to_owned())
+        let figures = format!("{} of swap in use", gibibytes(used));
+        host_details(sentence, "ps aux --sort -rss | head".to_owned()).with_figures(figures)
     });
 }
 
@@ -148,7 +151,8 @@ fn oom(context: &RuleContext, conditions: &mut Conditions) {
         let with = if gone.is_empty() { String::new() } else { format!("; no longer on a GPU: {}", gone.join(", ")) };
         let what = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
         let sentence = format!("the kernel killed {what} because memory ran out{with}");
-        host_details(sentence, "dmesg | grep -i 'killed process'".to_owned())
+        let figures = if *kills == 1 { String::new() } else { format!("{kills} processes") };
+        host_details(sentence, "dmesg | grep -i 'killed process'".to_owned()).with_figures(figures)
     });
 }
 
@@ -185,7 +189,7 @@ fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesys
             Some(path) => format!("du -xhd1 {path}"),
             None => "df -h".to_owned(),
         };
-        host_details(sentence, next)
+        host_details(sentence, next).with_figures(format!("{} {percent:.0} %", filesystem.mount_point))
     });
 }
 
@@ -227,7 +231,7 @@ fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesyst
             Some(path) => format!("findmnt {path}; nfsstat -m"),
             None => "findmnt; nfsstat -m".to_owned(),
         };
-        let mut details = host_details(sentence, next);
+        let mut details = host_details(sentence, next).with_figures(filesystem.mount_point.as_str());
         details.hosts = others;
         details.processes = waiting.iter().map(|process| context.finding_process(process)).collect();
         details

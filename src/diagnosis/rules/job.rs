@@ -80,7 +80,8 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             duration(lasted),
             job.memory_bytes().map_or_else(|| "memory".to_owned(), gibibytes),
         );
-        context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job)))
+        let held = job.memory_bytes().map(|bytes| format!("{} held", gibibytes(bytes))).unwrap_or_default();
+        context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job))).with_figures(held)
     });
 }
 
@@ -208,7 +209,8 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
         );
         let who = context.members(job).next().map_or_else(String::new, |process| process.info.who.to_string());
         let next = if job.is_mine { format!("kill {}", context.first_pid(job)) } else { format!("ask {who}") };
-        context.job_details(job, sentence, next)
+        let held = gibibytes(job.memory_bytes().unwrap_or(0));
+        context.job_details(job, sentence, next).with_figures(held)
     });
 }
 
@@ -252,6 +254,7 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
             job: Some(ended.job.clone()),
             user: ended.user.clone(),
             is_mine: ended.is_mine,
+            figures: ended.age.map_or_else(String::new, |age| format!("after {}", duration(age))),
             ..FindingDetails::default()
         }
     });
@@ -313,7 +316,7 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
                 duration(age),
                 duration(gap),
             );
-            context.job_details(job, sentence, next)
+            context.job_details(job, sentence, next).with_figures(format!("for {}", duration(age)))
         });
     }
 }

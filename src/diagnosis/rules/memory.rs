@@ -31,7 +31,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
             details.processes = vec![context.finding_process(process)];
             details.job = Some(process.info.job.clone());
             details.user = Some(process.info.who.clone());
-            details
+            details.with_figures(format!("+{}, full in {}", gibibytes(leak.growth as u64), duration(leak.full_in)))
         });
     }
 }
@@ -94,7 +94,7 @@ fn pressure_details(context: &RuleContext, job: Option<&JobTrack>, all: &[Pressu
         None => context.gpu_details(worst.position, sentence, next),
     };
     details.gpus = context.finding_gpus(positions());
-    details
+    details.with_figures(format!("{} free", gibibytes(worst.free as u64)))
 }
 
 /// The process on a GPU that holds the most memory.

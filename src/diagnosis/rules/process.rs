@@ -83,13 +83,17 @@ fn process_details(
         job: Some(job.clone()),
         user: members.first().map(|process| process.info.who.clone()),
         is_mine: members.iter().any(|process| process.belongs_to(login)),
+        figures: held_memory(members).map(|bytes| format!("{} held", gibibytes(bytes))).unwrap_or_default(),
         ..FindingDetails::default()
     }
 }
 
+fn held_memory(members: &[&ProcessTrack]) -> Option<u64> {
+    members.iter().filter_map(|process| process.memory_bytes).reduce(u64::saturating_add)
+}
+
 fn format_held_memory(members: &[&ProcessTrack]) -> String {
-    let bytes = members.iter().filter_map(|process| process.memory_bytes).reduce(u64::saturating_add);
-    bytes.map_or_else(|| "GPU memory".to_owned(), |bytes| format!("{} of GPU memory", gibibytes(bytes)))
+    held_memory(members).map_or_else(|| "GPU memory".to_owned(), |bytes| format!("{} of GPU memory", gibibytes(bytes)))
 }
 
 fn format_members(job: &JobKey, members: &[&ProcessTrack]) -> String {
@@ -311,7 +315,9 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
             gibibytes(total),
             duration(lasted),
         );
-        context.gpu_details(position, sentence, format!("sudo fuser -v /dev/nvidia{}", gpu.index))
+        context
+            .gpu_details(position, sentence, format!("sudo fuser -v /dev/nvidia{}", gpu.index))
+            .with_figures(format!("{} of {}", gibibytes(unaccounted), gibibytes(total)))
     });
 }
 

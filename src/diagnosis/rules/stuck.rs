@@ -441,7 +441,10 @@ fn suspect(
         };
         let sentence = format!("{gpus} {}: {} {doubt}", describe_readings(unseen, lasted), context.format_job(job));
         let pid = context.first_pid(job);
-        context.job_details(job, sentence, format!("py-spy dump --pid {pid}, twice, a minute apart"))
+        let next_check = format!("py-spy dump --pid {pid}, twice, a minute apart");
+        // The other GPUs of the job may work.
+        let gpus = context.finding_gpus(unseen.iter().map(|spinning| spinning.position));
+        FindingDetails { gpus, ..context.job_details(job, sentence, next_check) }.with_figures(watts_text(unseen))
     });
 }
 
@@ -494,6 +497,15 @@ fn format_power(spinning: &[&SpinningGpu]) -> Option<String> {
     Some(format!("{watts:.0} W{limit}"))
 }
 
+/// `112 of 700 W`: the mean power and limit. Empty if no power is known.
+fn watts_text(spinning: &[&SpinningGpu]) -> String {
+    match (mean(spinning, |one| one.watts), mean(spinning, |one| one.limit)) {
+        (Some(watts), Some(limit)) => format!("{watts:.0} of {limit:.0} W"),
+        (Some(watts), None) => format!("{watts:.0} W"),
+        (None, _) => String::new(),
+    }
+}
+
 fn stuck_details(
     context: &RuleContext,
     job: &JobTrack,
@@ -509,7 +521,8 @@ fn stuck_details(
     };
     let sentence = format!("{gpus} {}: {} {verdict}", describe_readings(stuck, lasted), context.format_job(job));
     let pid = context.first_pid(job);
-    let mut details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
+    let details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
+    let mut details = details.with_figures(watts_text(stuck));
     details.gpus = context.finding_gpus(stuck.iter().map(|spinning| spinning.position));
     details.hosts = context.peers.names(job, context.host.id);
     details
@@ -618,7 +631,8 @@ fn missing_rank_details(
         (None, Some((_, _, dump))) => dump.clone(),
         (None, None) => format!("py-spy dump --pid {}", context.first_pid(job)),
     };
-    let mut details = context.job_details(job, sentence, next);
+    let figures = format!("{}, {} held", places.join(" and "), gibibytes(missing.memory_bytes));
+    let mut details = context.job_details(job, sentence, next).with_figures(figures);
     details.gpus =
         context.finding_gpus(missing.here.iter().copied().chain(stuck.iter().map(|spinning| spinning.position)));
     details.hosts = context.peers.names(job, context.host.id);
