@@ -413,8 +413,9 @@ rules! {
         title: "the versions of the driver's library and kernel module differ",
         short: "driver versions do not match",
         topic: Hardware,
-        fires: "NVML returns LIB_RM_VERSION_MISMATCH. Critical at once if a program used a GPU within the last 10 min; \
-                otherwise info, and critical after 10 min, since an administrator may be updating the driver.",
+        fires: "NVML returns LIB_RM_VERSION_MISMATCH. Critical at once if a program used a GPU within the last 10 min, \
+                or if the mismatch is older than the first sample; otherwise info, and critical after 10 min, since an \
+                administrator may be updating the driver.",
         means: "The driver was updated on a running system: no new program can use the GPUs, running ones continue.",
         next: "Reboot, or reload the nvidia modules while no program uses the GPUs.",
         not: "a missing driver, or one that does not answer",

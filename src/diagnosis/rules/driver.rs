@@ -28,6 +28,8 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         // On a host that nobody uses an administrator updates the driver and reloads it.
         let t = context.sample_time.t;
         let is_used = context.host_track.used_at.is_some_and(|at| t - at <= UPDATE_SECONDS);
+        // A mismatch that is older than the first sample is no update in progress.
+        let is_used = is_used || context.host_track.known_gpus.is_empty();
         let escalation = if is_used {
             Escalation::one(Severity::Crit, 0.0)
         } else {
