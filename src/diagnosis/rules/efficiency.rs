@@ -18,8 +18,7 @@ const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
 const HALF_SPEED_WINDOW: f64 = 1200.0;
 /// How long a job is slow for an unknown reason before it is listed, in seconds.
 const UNKNOWN_AFTER: f64 = 900.0;
-/// The share of samples at rest, in percent of the samples, and the largest utilisation of a job that waits for data between
-/// short bursts of work.
+/// A job that waits for data between bursts of work reaches at least this utilisation, in percent.
 const BURST_PERCENT: u8 = 50;
 /// The CPU utilisation of a host from which its CPUs are the reason, in percent.
 const HOST_CPU_PERCENT: f32 = 90.0;
