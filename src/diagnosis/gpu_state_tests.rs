@@ -351,3 +351,14 @@ fn a_driver_that_stops_answering_makes_its_gpus_unknown() {
     tracked.tracker.update(&tracked.host.host, at(12.0));
     assert_eq!(state(&tracked.states()).0, "unknown");
 }
+
+#[test]
+fn an_unknown_list_of_processes_does_not_make_a_gpu_with_unified_memory_free() {
+    let mut unified = gpus(0..1);
+    unified[0].unified_memory = Some(true);
+    for (processes_unknown, expected) in [(None, "free"), (Some(true), "unknown")] {
+        let mut tracked = TrackedHost::new(unified.clone());
+        let reading = GpuReading { memory_used_bytes: None, processes_unknown, ..reading(0, 0) };
+        assert_eq!(state(&tracked.send_snapshot(0.0, &[reading], &[])).0, expected);
+    }
+}
