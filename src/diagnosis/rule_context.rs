@@ -52,6 +52,13 @@ impl<'a> RuleContext<'a> {
         format_gpu_list(&indexes.collect::<Vec<_>>(), GpuListStyle::Ranges)
     }
 
+    /// Whether [`Self::format_gpus`] names a single GPU, which decides on the verb. Instances of several GPUs may have the
+    /// same index.
+    pub(super) fn is_one_gpu(&self, positions: impl IntoIterator<Item = usize>) -> bool {
+        let mut indexes = positions.into_iter().filter_map(|position| Some(self.host.gpu_info(position)?.index));
+        indexes.next().is_some_and(|first| indexes.all(|index| index == first))
+    }
+
     /// "train.py (alice, pid 4312, Slurm 3385)".
     pub(super) fn format_job(&self, job: &JobTrack) -> String {
         match job.members.first().and_then(|first| self.processes.get(*first)) {
@@ -138,6 +145,11 @@ pub(super) fn host_details(sentence: String, next_check: String) -> FindingDetai
     FindingDetails { sentence, next_check, ..FindingDetails::default() }
 }
 
+/// "1 worker", "3 workers".
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// "45 s", "14 min", "3 h 20 min", "6 d 4 h".
 pub(super) fn duration(seconds: f64) -> String {
     let time = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
@@ -153,6 +165,11 @@ pub(super) fn gibibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nouns_agree_with_their_number() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "worker")), ["0 workers", "1 worker", "2 workers"]);
+    }
 
     #[test]
     fn negative_and_undefined_durations_are_zero() {

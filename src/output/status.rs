@@ -215,7 +215,8 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
     }
     let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
     if left_out > 0 {
-        notes.push((Tone::Warn, format!("{left_out} more processes are not listed")));
+        let are = if left_out == 1 { "process is" } else { "processes are" };
+        notes.push((Tone::Warn, format!("{left_out} more {are} not listed")));
     }
     notes
 }

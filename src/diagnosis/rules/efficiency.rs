@@ -96,7 +96,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     let evaluation = Evaluation::new(escalation, confidence, MIN_STALL_SECONDS);
     conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
         let gpus = context.format_gpus(job.positions());
-        let were = if job.gpus.len() == 1 { "was" } else { "were" };
+        let were = if context.is_one_gpu(job.positions()) { "was" } else { "were" };
         let (why, next) = match cause {
             Cause::Cpu => {
                 let workers = context.members(job).filter_map(|process| process.descendants);
@@ -105,7 +105,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
                 let why = if workers == 0 {
                     "the CPUs of the host are busy".to_owned()
                 } else {
-                    format!("its {workers} workers use all of their CPU")
+                    describe_busy_workers(workers)
                 };
                 (why, next)
             }
@@ -143,14 +143,12 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, MIN_STALL_SECONDS);
     conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
         let gpus = context.format_gpus(job.positions());
-        let were = if job.gpus.len() == 1 { "was" } else { "were" };
-        let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
-        let (noun, use_) = if workers == 1 { ("worker", "uses") } else { ("workers", "use") };
+        let were = if context.is_one_gpu(job.positions()) { "was" } else { "were" };
+        let workers = context.members(job).filter_map(|process| process.descendants).fold(0, u32::saturating_add);
         let (why, next) = match cause {
-            Cause::Cpu if workers > 0 => (
-                format!("its {workers} {noun} {use_} all of their CPU"),
-                "use more data loader workers, or cheaper transforms".to_owned(),
-            ),
+            Cause::Cpu if workers > 0 => {
+                (describe_busy_workers(workers), "use more data loader workers, or cheaper transforms".to_owned())
+            }
             Cause::Cpu => ("the CPUs of the host are busy".to_owned(), "top -b -n 1 | head -20".to_owned()),
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
             Cause::Unknown => {
@@ -163,6 +161,13 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         );
         context.job_details(job, sentence, next).with_figures(format!("{mean:.0} % busy"))
     });
+}
+
+fn describe_busy_workers(count: u32) -> String {
+    if count == 1 {
+        return "its worker uses all of its CPU".to_owned();
+    }
+    format!("its {count} workers use all of their CPU")
 }
 
 /// The mean utilisation of the job's GPUs over the last `seconds`; `None` if too little of it was observed.

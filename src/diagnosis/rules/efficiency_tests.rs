@@ -43,6 +43,33 @@ fn starved_jobs_warn_after_ten_minutes_with_the_cause() {
 }
 
 #[test]
+fn verbs_agree_with_the_number_of_gpus_and_workers() {
+    // Two MIG instances of different GPUs may have the same index.
+    let mut alike = gpus(0..2);
+    alike[1].index = alike[0].index;
+    for (infos, begins) in
+        [(gpus(0..1), "GPU 0 was busy for "), (gpus(0..2), "GPUs 0,1 were busy for "), (alike, "GPU 0 was busy for ")]
+    {
+        let positions: Vec<(u16, u64)> = (0..infos.len() as u16).map(|position| (position, 60)).collect();
+        let count = infos.len();
+        let mut tester = RuleTester::new(infos);
+        let sample = |tester: &mut RuleTester, utilization: u8, watts: f32| {
+            let mut job = process(7, "python train.py", &positions);
+            job.reading.cpu_percent = Some(60.0);
+            (job.reading.descendants, job.reading.descendants_cpu_percent) = (Some(1), Some(97.0));
+            TestSample {
+                gpus: (0..count).map(|_| tester.gpu(utilization, watts, 30, 60)).collect(),
+                processes: vec![job],
+            }
+        };
+        tester.run(2400.0, |tester, _| sample(tester, 97, 550.0));
+        tester.run(900.0, |tester, _| sample(tester, 8, 160.0));
+        let sentence = tester.finding("input-stall").sentence.to_string();
+        assert!(sentence.starts_with(begins) && sentence.ends_with("its worker uses all of its CPU"), "{sentence}");
+    }
+}
+
+#[test]
 fn a_stall_does_not_become_the_past_with_which_it_is_compared() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(2400.0, |tester, _| works(tester));

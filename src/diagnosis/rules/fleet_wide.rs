@@ -360,7 +360,11 @@ fn common_cause(
             ("something they share, such as a bastion, a switch or power", "the bastion, the switch, the rack's power")
         };
         let back = outage.members.len() - outage.lost.len();
-        let back = if back > 0 { format!(", {back} are back") } else { String::new() };
+        let back = match back {
+            0 => String::new(),
+            1 => ", 1 is back".to_owned(),
+            back => format!(", {back} are back"),
+        };
         FindingDetails {
             sentence: format!(
                 "{} hosts were lost within 10 s of each other, no data for {}{back} ({}{more}): check {what}",

@@ -4,7 +4,7 @@
 use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
-use crate::diagnosis::rule_context::{RuleContext, duration, host_details};
+use crate::diagnosis::rule_context::{RuleContext, counted, duration, host_details};
 use crate::diagnosis::track::GpuTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading};
@@ -221,9 +221,9 @@ fn errors(
         let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
         conditions.met(RuleId::EccUncorrectable, target, evaluation, |_, _| {
             let sentence = format!(
-                "{} had {} uncorrectable memory errors since gpufleet started: results since then may be wrong",
+                "{} had {} since gpufleet started: results since then may be wrong",
                 context.format_gpus([position]),
-                now - baseline,
+                counted(now - baseline, "uncorrectable memory error"),
             );
             context
                 .gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
@@ -268,8 +268,9 @@ fn corrected_errors(
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 600.0);
     conditions.met(RuleId::EccCorrected, target, evaluation, |_, _| {
         let sentence = format!(
-            "{} corrected {rise} memory errors in the last {}",
+            "{} corrected {} in the last {}",
             context.format_gpus([position]),
+            counted(rise, "memory error"),
             duration(seconds),
         );
         context
@@ -420,9 +421,9 @@ fn fewer_nvlinks(
     let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
     conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
         let sentence = format!(
-            "{} has {} active NVLinks, the others of its model {usual}",
+            "{} has {}, the others of its model {usual}",
             context.format_gpus([position]),
-            active.count_ones(),
+            counted(u64::from(active.count_ones()), "active NVLink"),
         );
         context
             .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())

@@ -66,8 +66,10 @@ fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
     let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 120.0);
     conditions.met(RuleId::HostOverloaded, &FindingTarget::Host, evaluation, |lasted, _| {
         let sentence = format!(
-            "{load:.0} tasks have wanted the {cpus} CPUs for {}, which are {percent:.0} % busy",
+            "{load:.0} tasks have wanted the {} for {}, which {} {percent:.0} % busy",
+            if cpus == 1 { "CPU".to_owned() } else { format!("{cpus} CPUs") },
             duration(lasted),
+            if cpus == 1 { "is" } else { "are" },
         );
         let figures = format!("load {load:.0} of {cpus} CPUs");
         host_details(sentence, "top -b -n 1 | head -20".to_owned()).with_figures(figures)

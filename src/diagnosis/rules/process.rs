@@ -153,7 +153,7 @@ fn zombie(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     conditions.met(RuleId::ZombieHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
         let live = members.iter().filter_map(|process| process.threads_live).fold(0, u32::saturating_add);
         let threads = if live > 0 {
-            format!("{live} of its threads are still alive")
+            format!("{live} of its threads {} still alive", if live == 1 { "is" } else { "are" })
         } else {
             "the driver still lists it".to_owned()
         };

@@ -78,7 +78,7 @@ fn a_zombie_that_the_driver_lists_warns() {
     assert_eq!(tester.firing(), [("zombie-holding-gpu", "warn")]);
     tester.run(300.0, |tester, _| idles(tester, vec![zombie.clone()]));
     assert_eq!(tester.firing(), [("zombie-holding-gpu", "crit")]);
-    assert!(tester.finding("zombie-holding-gpu").sentence.ends_with("1 of its threads are still alive"));
+    assert!(tester.finding("zombie-holding-gpu").sentence.ends_with("1 of its threads is still alive"));
     tester.run(20.0, |tester, _| idles(tester, vec![]));
     assert_eq!(tester.firing(), [("job-ended", "info")]);
 }

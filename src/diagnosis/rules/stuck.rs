@@ -439,7 +439,8 @@ fn suspect(
             (false, true) => "may be hung",
             (false, false) => "may be hung (seen only after it hung)",
         };
-        let sentence = format!("{gpus} {}: {} {doubt}", describe_readings(unseen, lasted), context.format_job(job));
+        let sentence =
+            format!("{gpus} {}: {} {doubt}", describe_readings(context, unseen, lasted), context.format_job(job));
         let pid = context.first_pid(job);
         let next_check = format!("py-spy dump --pid {pid}, twice, a minute apart");
         // The other GPUs of the job may work.
@@ -471,9 +472,12 @@ fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGp
 }
 
 /// "reads 100 % busy for 10 min but draws 104 W of 700 W (was 560 W) and accesses no memory".
-fn describe_readings(spinning: &[&SpinningGpu], lasted: f64) -> String {
-    let (reads, draws, accesses) =
-        if spinning.len() == 1 { ("reads", "draws", "accesses") } else { ("read", "draw", "access") };
+fn describe_readings(context: &RuleContext, spinning: &[&SpinningGpu], lasted: f64) -> String {
+    let (reads, draws, accesses) = if context.is_one_gpu(spinning.iter().map(|one| one.position)) {
+        ("reads", "draws", "accesses")
+    } else {
+        ("read", "draw", "access")
+    };
     let utilization = spinning.iter().map(|one| one.utilization).sum::<f32>() / spinning.len().max(1) as f32;
     let busy = format!("{reads} {utilization:.0} % busy for {}", duration(lasted));
     let earlier = mean(spinning, |one| one.earlier).map_or_else(String::new, |watts| format!(" (was {watts:.0} W)"));
@@ -519,7 +523,8 @@ fn stuck_details(
         None if stuck.iter().all(|spinning| spinning.is_partial) => "may be hung".to_owned(),
         None => "looks hung".to_owned(),
     };
-    let sentence = format!("{gpus} {}: {} {verdict}", describe_readings(stuck, lasted), context.format_job(job));
+    let sentence =
+        format!("{gpus} {}: {} {verdict}", describe_readings(context, stuck, lasted), context.format_job(job));
     let pid = context.first_pid(job);
     let details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
     let mut details = details.with_figures(watts_text(stuck));
@@ -618,11 +623,12 @@ fn missing_rank_details(
     );
     let likely = if context.peers.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(
-        "the rank on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {}{at} in {}",
+        "the {} on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {}{at} in {}",
+        if missing.count() == 1 { "rank" } else { "ranks" },
         places.join(" and "),
         duration(lasted),
         gibibytes(missing.memory_bytes),
-        if stuck.len() == 1 { "waits" } else { "wait" },
+        if context.is_one_gpu(stuck.iter().map(|spinning| spinning.position)) { "waits" } else { "wait" },
         context.format_job(job),
     );
     let is_missing = |process: &&ProcessTrack| process.positions.iter().any(|position| missing.here.contains(position));

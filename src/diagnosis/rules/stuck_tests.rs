@@ -156,7 +156,7 @@ fn a_missing_rank_is_named() {
     assert_eq!(tester.firing(), [("missing-rank", "warn")], "stuck-spin is inhibited");
     let finding = tester.finding("missing-rank");
     assert!(
-        finding.sentence.starts_with("the rank on GPUs 1-3 on hgx-00 never arrived: idle for 5 min while holding up to 70 GiB, and GPU 0 waits at 15"),
+        finding.sentence.starts_with("the ranks on GPUs 1-3 on hgx-00 never arrived: idle for 5 min while holding up to 70 GiB, and GPU 0 waits at 15"),
         "{}",
         finding.sentence
     );
