@@ -334,7 +334,8 @@ impl JsonTransition {
     pub fn new(transition: &Transition, finding: Option<&Finding>, start: Moment) -> Self {
         Self {
             t: rounded(transition.at.since(start)),
-            time: rfc3339(transition.at),
+            // A recording that does not say when it began has no wall-clock time: its clock begins in 1970.
+            time: rfc3339(transition.at).filter(|_| transition.at.elapsed != Some(transition.at.unix)),
             id: transition.id.clone(),
             rule: transition.rule.word(),
             host: transition.host_name.clone(),

@@ -31,6 +31,37 @@ fn wait_for_lines(path: &Path, count: usize) {
     }
 }
 
+/// Replays a recording as JSON and as text. Returns the changes, whose times lie within the recording.
+fn replayed_in_time(path: &Path) -> Vec<Value> {
+    let end = lines(path).last().and_then(|line| line["t"].as_f64()).expect("a last line");
+    let shown = path.display().to_string();
+    let output = gpufleet(&["findings", "--replay", &shown, "--json"]);
+    assert_code(&output, 4);
+    let changes: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let plain = gpufleet(&["findings", "--replay", &shown]);
+    let times: Vec<&str> = text(&plain.stdout).lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(changes.len(), times.len());
+    for (change, time) in changes.iter().zip(times) {
+        let t = change["t"].as_f64().expect("a time");
+        assert!((0.0..=end).contains(&t), "{t} of {end} s");
+        let seconds = t as u64;
+        assert_eq!(time, format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60));
+    }
+    changes
+}
+
+#[test]
+fn recording_of_the_simulated_fleet_is_replayed_on_its_own_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("demo.jsonl");
+    let shown = path.display().to_string();
+    let output = gpufleet(&["--demo", "--demo-speed", "300", "record", &shown, "--for", "600"]);
+    assert_code(&output, 0);
+    let changes = replayed_in_time(&path);
+    assert!(!changes.is_empty() && changes.iter().all(|change| change["time"].is_string()));
+}
+
 #[test]
 fn recording_ends_on_a_signal_and_can_be_replayed() {
     let lab = Lab::start(&["rec-1", "rec-2"]);
@@ -65,10 +96,7 @@ fn recording_ends_on_a_signal_and_can_be_replayed() {
         assert!(times.is_sorted() && times.len() == of_host.len());
     }
     // The fourth GPU of each lab host is lost: the replay finds it.
-    let output = gpufleet(&["findings", "--replay", &path.display().to_string(), "--json"]);
-    assert_code(&output, 4);
-    let changes: Vec<Value> =
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let changes = replayed_in_time(&path);
     for host in ["rec-1", "rec-2"] {
         let lost = |change: &&Value| change["host"] == host && change["rule"] == "gpu-lost" && change["to"] == "firing";
         let lost = changes.iter().find(lost).unwrap_or_else(|| panic!("{host}: {changes:?}"));
@@ -164,6 +192,19 @@ fn replay_prints_every_change_and_unreadable_lines() {
     assert_code(&output, 4);
     let stdout = text(&output.stdout);
     assert!(stdout.contains("  crit  a  gpu-lost  clear -> firing (notified)  "), "{stdout}");
+    // The clock is that of the recording, whether it says when it started or not.
+    for (start, time) in [
+        (start, Value::from("2026-03-01T13:44:07Z")),
+        ("{\"recording\":1,\"started\":\"\"}\n", Value::Null),
+        ("{\"recording\":1,\"started\":\"yesterday\"}\n", Value::Null),
+        ("{\"recording\":1}\n", Value::Null),
+    ] {
+        fs::write(&path, format!("{start}{inventory}{samples}")).expect("writes");
+        assert!(text(&replay().stdout).starts_with("   0:00:07  crit  a  gpu-lost  clear -> firing"), "{start}");
+        let output = gpufleet(&["findings", "--replay", &shown, "--json"]);
+        let change: Value = serde_json::from_str(text(&output.stdout)).expect("one line");
+        assert_eq!((&change["t"], &change["time"]), (&Value::from(7.0), &time), "{start}");
+    }
     fs::write(&path, format!("{start}{inventory}{samples}noise\n")).expect("writes");
     let output = replay();
     assert_code(&output, 1);
