@@ -71,8 +71,8 @@ const MAX_KEYS: usize = 8;
 pub struct SettingsFile {
     /// The colours. `None` chooses by the background of the terminal.
     pub theme: Option<ThemeChoice>,
-    /// Draw with ASCII characters only.
-    pub ascii: bool,
+    /// Draw with ASCII characters only. `None` chooses by the locale and the terminal.
+    pub ascii: Option<bool>,
     /// Report clicks and the wheel to gpufleet.
     pub mouse: bool,
     /// Send no signals and open no shell.
@@ -89,7 +89,7 @@ impl Default for SettingsFile {
     fn default() -> Self {
         Self {
             theme: None,
-            ascii: false,
+            ascii: None,
             mouse: true,
             readonly: false,
             density: None,
@@ -140,7 +140,13 @@ impl SettingsFile {
                     other => return Err(not_among(key, other, value.span(), &["auto", "dark", "light", "mono"])),
                 };
             }
-            "ascii" => self.ascii = boolean(key, value)?,
+            "ascii" => {
+                self.ascii = match value.get_ref().as_str() {
+                    Some("auto") => None,
+                    Some(other) => return Err(not_among(key, other, value.span(), &["auto"])),
+                    None => Some(boolean(key, value)?),
+                };
+            }
             "mouse" => self.mouse = boolean(key, value)?,
             "readonly" => self.readonly = boolean(key, value)?,
             "density" => {
@@ -238,7 +244,8 @@ mod tests {
     #[test]
     fn the_example_file_is_valid_and_sets_every_key() {
         let settings = SettingsFile::parse("settings.example.toml", EXAMPLE).expect("is right");
-        assert_eq!((settings.theme, settings.mouse, settings.readonly), (None, true, false));
+        assert_eq!((settings.theme, settings.ascii), (None, None));
+        assert_eq!((settings.mouse, settings.readonly), (true, false));
         assert_eq!(settings.message_template, MessageTemplate::default(), "it shows the built-in template");
         for key in KEYS {
             let is_set =
@@ -258,6 +265,16 @@ mod tests {
         assert_eq!(settings.keymap.action(Mode::Grid, &control), Some(Action::Shell));
         let old = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
         assert_eq!(settings.keymap.action(Mode::Grid, &old), None);
+    }
+
+    #[test]
+    fn ascii_is_true_false_or_automatic() {
+        let ascii = |text: &str| SettingsFile::parse("settings.toml", text).expect("is right").ascii;
+        assert_eq!(
+            ["ascii = true", "ascii = false", "ascii = \"auto\"", ""].map(ascii),
+            [Some(true), Some(false), None, None]
+        );
+        assert!(diagnostics("ascii = \"yes\"").contains("`ascii` cannot be \"yes\""));
     }
 
     #[test]

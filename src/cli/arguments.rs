@@ -185,9 +185,12 @@ pub struct ScreenArgs {
     /// Colours of the screen [default: auto].
     #[arg(long, value_enum)]
     pub theme: Option<Theme>,
-    /// Draw with ASCII characters only.
-    #[arg(long)]
+    /// Draw with ASCII characters only [default: if the locale is not UTF-8, or on a Linux console].
+    #[arg(long, overrides_with = "no_ascii")]
     pub ascii: bool,
+    /// Draw with Unicode characters whatever the locale.
+    #[arg(long, overrides_with = "ascii")]
+    pub no_ascii: bool,
     /// Read-only: send no signals and open no shell.
     #[arg(long)]
     pub readonly: bool,
@@ -304,6 +307,7 @@ impl Cli {
             [("--identity-file", global.identity_file.is_some()), ("--ssh-config", global.ssh_config.is_some())];
         let screen_options = [
             ("--ascii", screen.ascii),
+            ("--no-ascii", screen.no_ascii),
             ("--readonly", screen.readonly),
             ("--log", screen.log.is_some()),
             ("--theme", screen.theme.is_some()),

@@ -51,6 +51,9 @@ impl Pty {
         command.env("TERM", "xterm-256color");
         command.env("COLORTERM", "truecolor");
         command.env_remove("NO_COLOR");
+        command.env_remove("LC_ALL");
+        command.env_remove("LC_CTYPE");
+        command.env("LANG", "C.UTF-8");
         for (name, value) in environment {
             command.env(name, value);
         }

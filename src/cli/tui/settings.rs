@@ -39,9 +39,32 @@ pub(super) fn settings(
     DisplaySettings {
         theme,
         color_depth,
-        ascii: arguments.ascii || preferences.ascii,
+        ascii: match (arguments.ascii, arguments.no_ascii) {
+            (true, _) => true,
+            (_, true) => false,
+            _ => preferences.ascii.unwrap_or_else(|| needs_ascii(environment, cfg!(target_os = "macos"))),
+        },
         is_readonly: arguments.readonly || preferences.readonly,
         utc_offset_seconds: utc_offset_seconds(),
+    }
+}
+
+/// Returns whether the terminal cannot be expected to show Unicode.
+///
+/// The Linux console has few glyphs. Elsewhere the character set of the locale decides: the first of `LC_ALL`, `LC_CTYPE`
+/// and `LANG` that is set and not empty (POSIX, XBD 8.2). Without any of them the locale is `C`, except on macOS, whose
+/// terminals all use UTF-8 and do not always set a locale.
+fn needs_ascii(environment: &dyn Fn(&str) -> Option<String>, is_macos: bool) -> bool {
+    if environment("TERM").as_deref() == Some("linux") {
+        return true;
+    }
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(environment).find(|value| !value.is_empty());
+    match locale {
+        Some(locale) => {
+            let locale = locale.to_ascii_lowercase();
+            !locale.contains("utf-8") && !locale.contains("utf8")
+        }
+        None => !is_macos,
     }
 }
 
@@ -88,13 +111,13 @@ mod tests {
 
     fn display_settings(theme: Option<Theme>, environment: &[(&str, &str)]) -> DisplaySettings {
         let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let arguments = ScreenArgs { theme, ascii: false, readonly: false, log: None };
+        let arguments = ScreenArgs { theme, ascii: false, no_ascii: false, readonly: false, log: None };
         settings(&arguments, &SettingsFile::default(), &find, None)
     }
 
     #[test]
     fn options_override_settings_and_settings_override_the_terminal() {
-        let arguments = |theme| ScreenArgs { theme, ascii: false, readonly: false, log: None };
+        let arguments = |theme| ScreenArgs { theme, ascii: false, no_ascii: false, readonly: false, log: None };
         let nothing = |_: &str| None;
         let light = SettingsFile { theme: Some(ThemeChoice::Light), readonly: true, ..SettingsFile::default() };
         let mono = settings(&arguments(Some(Theme::Mono)), &light, &nothing, Some(false));
@@ -118,6 +141,48 @@ mod tests {
         assert_eq!(display_settings(None, &[("COLORTERM", "truecolor")]).color_depth, ColorDepth::TrueColor);
         assert_eq!(display_settings(None, &[("TERM", "tmux-256color")]).color_depth, ColorDepth::Indexed256);
         assert_eq!(display_settings(None, &[("TERM", "linux")]).color_depth, ColorDepth::Basic16);
+    }
+
+    #[test]
+    fn ascii_follows_the_locale_and_the_terminal() {
+        let needs = |variables: &[(&str, &str)], is_macos| {
+            let find =
+                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            needs_ascii(&find, is_macos)
+        };
+        for (variables, expected) in [
+            (&[("LANG", "en_US.UTF-8")][..], false),
+            (&[("LANG", "C.utf8")], false),
+            (&[("LANG", "C")], true),
+            (&[("LANG", "de_DE.ISO-8859-1")], true),
+            (&[("LANG", "de_DE@euro")], true),
+            // LC_ALL takes precedence over LC_CTYPE, and that over LANG. An empty variable counts as unset.
+            (&[("LC_ALL", "C"), ("LC_CTYPE", "en_US.UTF-8"), ("LANG", "en_US.UTF-8")], true),
+            (&[("LC_ALL", ""), ("LC_CTYPE", "en_US.UTF-8"), ("LANG", "C")], false),
+            (&[("LC_CTYPE", "POSIX"), ("LANG", "en_US.UTF-8")], true),
+            // macOS sets LC_CTYPE to the bare name of the character set.
+            (&[("LC_CTYPE", "UTF-8")], false),
+            (&[("TERM", "linux"), ("LANG", "en_US.UTF-8")], true),
+            (&[("TERM", "xterm-256color"), ("LANG", "en_US.UTF-8")], false),
+        ] {
+            assert_eq!(needs(variables, false), expected, "{variables:?}");
+        }
+        assert!(needs(&[], false) && !needs(&[], true), "without a locale");
+        assert!(needs(&[("LANG", "C")], true));
+    }
+
+    #[test]
+    fn options_and_settings_choose_the_characters_before_the_locale() {
+        let ascii = |(ascii, no_ascii): (bool, bool), file: Option<bool>, locale: &str| {
+            let arguments = ScreenArgs { theme: None, ascii, no_ascii, readonly: false, log: None };
+            let preferences = SettingsFile { ascii: file, ..SettingsFile::default() };
+            settings(&arguments, &preferences, &|name| (name == "LANG").then(|| locale.to_owned()), None).ascii
+        };
+        let (utf8, other) = ("C.UTF-8", "C");
+        assert!(ascii((true, false), Some(false), utf8));
+        assert!(!ascii((false, true), Some(true), other));
+        assert!(ascii((false, false), Some(true), utf8) && !ascii((false, false), Some(false), other));
+        assert!(ascii((false, false), None, other) && !ascii((false, false), None, utf8));
     }
 
     #[test]
