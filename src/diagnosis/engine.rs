@@ -10,7 +10,9 @@ use super::rule_context::{PeerHosts, RuleContext};
 use super::rules::{self, FLEET, FleetWide};
 use super::saved_state::{MAX_ENTRIES, SAVED_STATE_VERSION, SavedJobEnd, SavedState};
 use super::track::{GpuTrack, JobTrack, ProcessTrack};
-use super::{Finding, FindingNotification, FindingPhase, NotJudged, RuleId, StateTracker, Transition, not_judged};
+use super::{
+    Finding, FindingNotification, FindingPhase, NotJudged, RuleId, StateTracker, Transition, UnusedReason, not_judged,
+};
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, distributed_jobs};
 use crate::wire::SafeText;
@@ -252,6 +254,11 @@ impl Engine {
     /// The states of the GPUs of a host in inventory order, each with the moment since when it is known to hold.
     pub fn states(&self, id: HostId) -> &[(GpuState, Option<Moment>)] {
         self.tracker.states(id)
+    }
+
+    /// Why a GPU is unused and not free; `None` in another state.
+    pub fn unused_reason(&self, host: &Host, position: usize) -> Option<UnusedReason> {
+        self.tracker.unused_reason(host, position)
     }
 
     /// The learned context-idle power of a GPU in watts, by its position in the inventory.

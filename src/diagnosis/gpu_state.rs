@@ -224,6 +224,21 @@ impl GpuStateRecord {
     }
 }
 
+/// Why a GPU without work is not free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnusedReason {
+    /// `reserved` in hosts.toml names it.
+    Reserved,
+    /// Slurm has allocated it to a job.
+    Allocated,
+    /// Slurm runs jobs on the host, and its allocations are unknown.
+    AllocationUnknown,
+    /// It is in MIG mode, so only its instances run work.
+    Mig,
+    /// A process holds less memory on it than counts as idle.
+    Held,
+}
+
 /// Derives the state of every GPU, and since when it holds.
 ///
 /// A state seen in the first sample holds since that sample, because the time before is unknown. Missing data makes a
@@ -286,6 +301,22 @@ impl StateTracker {
     /// The states of the GPUs of a host in inventory order, each with the moment since when it is known to hold.
     pub fn states(&self, id: HostId) -> &[(GpuState, Option<Moment>)] {
         self.hosts.get(id.0 as usize).map_or(&[], |host| &host.states)
+    }
+
+    /// Why a GPU is [`GpuState::Unused`] and not free; `None` in another state.
+    pub fn unused_reason(&self, host: &Host, position: usize) -> Option<UnusedReason> {
+        let states = self.hosts.get(host.id.0 as usize)?;
+        let (state, info) = (states.states.get(position)?.0, host.gpu_info(position)?);
+        if state != GpuState::Unused {
+            return None;
+        }
+        Some(match host.slurm_allocated_gpus() {
+            _ if is_mig_parent(info) => UnusedReason::Mig,
+            _ if host.config.reserved.contains(&info.index) => UnusedReason::Reserved,
+            Some(_) if is_allocated(host, info, states.is_slurm) => UnusedReason::Allocated,
+            None if states.is_slurm => UnusedReason::AllocationUnknown,
+            _ => UnusedReason::Held,
+        })
     }
 
     fn host_mut(&mut self, id: HostId) -> &mut HostStates {

@@ -45,6 +45,10 @@ impl TrackedHost {
         self.states()
     }
 
+    fn unused_reason(&self, position: usize) -> Option<UnusedReason> {
+        self.tracker.unused_reason(&self.host.host, position)
+    }
+
     fn states(&self) -> Vec<(&'static str, Option<f64>)> {
         let states = self.tracker.states(self.host.host.id).iter();
         states.map(|(state, since)| (state.json_word(), since.map(|since| since.since_start().as_secs_f64()))).collect()
@@ -149,6 +153,7 @@ fn a_reserved_gpu_is_never_free() {
     let mut tracked = TrackedHost::with_config(config, gpus(0..2));
     tracked.send_snapshot(0.0, &[reading(0, 0), reading(0, 0)], &[]);
     assert_eq!(tracked.states(), [("free", Some(0.0)), ("unused", Some(0.0))]);
+    assert_eq!([0, 1].map(|gpu| tracked.unused_reason(gpu)), [None, Some(UnusedReason::Reserved)]);
 }
 
 #[test]
@@ -158,6 +163,7 @@ fn empty_gpus_of_a_slurm_host_are_unused() {
     job.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
     tracked.send_snapshot(0.0, &[reading(97, 40), reading(0, 0)], &[job]);
     assert_eq!(tracked.states()[1].0, "unused");
+    assert_eq!([0, 1].map(|gpu| tracked.unused_reason(gpu)), [None, Some(UnusedReason::AllocationUnknown)]);
     tracked.hold(2, 80, &[reading(0, 0), reading(0, 0)], &[]);
     assert_eq!(tracked.states()[0].0, "unused", "Slurm still manages the host");
 }
@@ -174,6 +180,7 @@ fn gpus_that_slurm_has_not_allocated_are_free() {
     tracked.tracker.update(&tracked.host.host, at(0.0));
     let words = |tracked: &TrackedHost| tracked.states().iter().map(|(state, _)| *state).collect::<Vec<_>>();
     assert_eq!(words(&tracked), ["in_use", "unused", "free"]);
+    assert_eq!([1, 2].map(|gpu| tracked.unused_reason(gpu)), [Some(UnusedReason::Allocated), None]);
     // Slurm is queried once a minute: its last answer holds.
     tracked.send_snapshot(2.0, &readings, &[job]);
     assert_eq!(words(&tracked), ["in_use", "unused", "free"]);
@@ -212,6 +219,7 @@ fn a_small_idle_context_leaves_a_gpu_unused() {
     small.gpus[0].gpu_memory_bytes = Some(300 << 20);
     let used = GpuReading { memory_used_bytes: Some((512 + 350) << 20), ..reading(0, 0) };
     assert_eq!(state(&tracked.hold(0, 300, &[used], std::slice::from_ref(&small))), ("unused", Some(0.0)));
+    assert_eq!(tracked.unused_reason(0), Some(UnusedReason::Held));
     // If the memory is unknown, there is still a context.
     small.gpus[0].gpu_memory_bytes = None;
     let mut tracked = TrackedHost::new(gpus(0..1));

@@ -32,7 +32,7 @@ pub use engine::Engine;
 pub use finding::{
     Confidence, Finding, FindingGpu, FindingNotification, FindingPhase, FindingProcess, Severity, SnoozeEnd, Transition,
 };
-pub use gpu_state::StateTracker;
+pub use gpu_state::{StateTracker, UnusedReason};
 pub use not_judged::NotJudged;
 pub use notification_state::{Notified, Snooze};
 pub use rule::{RuleId, RuleInfo};
