@@ -429,7 +429,7 @@ fn a_palette_without_a_match_says_so() {
     let size = (80, 24);
     let mut app = app(6, 8, size);
     press(&mut app, ":zzz");
-    assert!(text(&app, size).contains("no matching action"), "{}", text(&app, size));
+    assert!(text(&app, size).contains("nothing matches"), "{}", text(&app, size));
 }
 
 #[test]

@@ -15,5 +15,6 @@ mod probe;
 mod pty;
 mod ssh;
 mod sshd;
+mod tasks;
 mod terminal;
 mod tui;
