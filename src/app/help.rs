@@ -197,20 +197,14 @@ const SHARED_ROWS: [SharedRow; 21] = [
 ];
 
 /// Short texts for the help of a view, where the description is too long for half of 80 columns.
-const SHORT_TEXTS: [(Action, &str); 16] = [
-    (Action::Enter, "open"),
-    (Action::Back, "back"),
-    (Action::ShowAll, "clear all filters"),
+const SHORT_TEXTS: [(Action, &str); 10] = [
     (Action::OpenPrompts, "answer prompts"),
-    (Action::Log, "ssh log of this host"),
-    (Action::Shell, "shell on the host"),
     (Action::Copy, "copy ssh command, pid ..."),
     (Action::Filter, "filter; F1 explains it"),
     (Action::Group, "group by job, user, host"),
     (Action::SortMenu, "sort by a column"),
     (Action::Follow, "follow process or line"),
     (Action::Palette, "find host, user, command"),
-    (Action::Help, "this help"),
     (Action::Snooze, "snooze for an hour"),
     (Action::SnoozeUntilItChanges, "snooze until it changes"),
     (Action::History, "history of this run"),

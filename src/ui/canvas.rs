@@ -238,7 +238,7 @@ pub(super) struct Segment {
     gap: u16,
     /// Whether the segment is dropped together with the one before it: a label without its value is useless.
     is_tied: bool,
-    /// What a click on the text does.
+    /// The action of a click on the text.
     action: Option<Action>,
 }
 

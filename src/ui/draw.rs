@@ -81,7 +81,7 @@ fn draw_screen(canvas: &mut Canvas<'_>, app: &App, area: Rect, now: Moment) {
         View::Process(key) => process::draw(canvas, areas.body, app, key, now),
     }
     if app.mode().covers_view() {
-        // What is covered cannot be clicked.
+        // A dialog hides the labels of the view from clicks.
         canvas.clickable.clear();
     }
     if let Some(dialog) = &app.screen().help {
