@@ -1,6 +1,6 @@
 //! Actions and modes: what a key can do, and where.
 
-use crate::fleet::SortKey;
+use crate::fleet::{SortKey, UserSort};
 
 /// The part of the screen that receives keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ pub enum Mode {
     FilterLine,
     /// The list of users to choose from.
     UserPicker,
-    /// The command palette.
+    /// The palette, which finds hosts, users, views, processes and commands.
     Palette,
     /// After `o`: a letter chooses the sort column.
     SortMenu,
@@ -53,6 +53,11 @@ impl Mode {
     /// Returns whether the mode covers a view: a dialog, a menu or an input line.
     pub fn is_overlay(self) -> bool {
         self.takes_text() || matches!(self, Self::SortMenu | Self::SignalMenu | Self::UserPicker)
+    }
+
+    /// Returns whether something is drawn over the view that takes its keys and clicks.
+    pub fn covers_view(self) -> bool {
+        self == Self::Help || self.is_overlay()
     }
 
     /// Returns whether letters are text in this mode.
@@ -143,6 +148,8 @@ pub enum Action {
     SortMenu,
     /// Sort by this column.
     SortBy(SortKey),
+    /// Sort the users by this column.
+    SortUsersBy(UserSort),
     /// Use the next grouping.
     Group,
     /// Show the list in full screen.
@@ -193,7 +200,7 @@ pub enum Action {
     DensityCompact,
     /// Use full panes and scroll.
     DensityFull,
-    /// Open the command palette.
+    /// Open the palette.
     Palette,
     /// Connect to the selected host now.
     RetryHost,
@@ -265,6 +272,54 @@ impl Action {
             Self::First => Self::Last,
             Self::Last => Self::First,
             other => other,
+        }
+    }
+
+    /// Returns other words, separated by spaces, that find the action in the palette.
+    pub(super) fn synonyms(self) -> &'static str {
+        match self {
+            Self::Interrupt => "kill stop end cancel sigint int ctrl-c",
+            Self::Terminate => "kill stop end cancel abort sigterm term quit",
+            Self::Kill => "stop end force sigkill 9",
+            Self::SignalMenu => "kill stop end",
+            Self::Group => "tree fold by job user host",
+            Self::SortMenu | Self::SortLeft | Self::SortRight | Self::SortBy(_) => "order column by",
+            Self::SortReverse => "order descending ascending invert",
+            Self::Filter => "search find grep narrow",
+            Self::ShowAll => "reset clear everything",
+            Self::Mine => "me my own",
+            Self::UserPicker => "who whose people",
+            Self::Problems => "errors trouble stuck hung bad",
+            Self::IdleOnly => "wasted unused",
+            Self::Tag => "mark select several",
+            Self::Follow => "selection cursor lock",
+            Self::Shell => "ssh login terminal console",
+            Self::Copy => "yank clipboard note message cuda_visible_devices",
+            Self::RetryHost | Self::RetryAll => "reconnect retry login",
+            Self::OpenPrompts => "passphrase password hostkey code yubikey",
+            Self::Log => "connection debug why down",
+            Self::Hide => "remove",
+            Self::ShowHidden => "unhide",
+            Self::Pin => "favourite favorite top",
+            Self::DensityAuto | Self::DensityCompact | Self::DensityFull => "size panes zoom",
+            Self::Metric => "chart power temperature memory utilization",
+            Self::Span => "chart time range hour",
+            Self::Overview => "grid home hosts panes",
+            Self::Wall => "heatmap cells free",
+            Self::Processes => "jobs ps top list",
+            Self::Users => "who people quota",
+            Self::Findings => "alerts warnings problems stuck hung diagnosis errors",
+            Self::Snooze | Self::SnoozeUntilItChanges => "mute silence ignore acknowledge hide",
+            Self::History => "events past messages",
+            Self::Faster | Self::Slower => "interval rate refresh",
+            Self::Refresh => "reload update now",
+            Self::Freeze => "pause hold",
+            Self::Mouse => "click select text",
+            Self::Repaint => "redraw clear",
+            Self::Suspend => "background",
+            Self::Help => "keys shortcuts manual legend",
+            Self::Quit => "exit close bye",
+            _ => "",
         }
     }
 
@@ -342,6 +397,7 @@ impl Action {
             | Self::Back
             | Self::ShowAll
             | Self::SortBy(_)
+            | Self::SortUsersBy(_)
             | Self::Skip
             | Self::TrustOnce
             | Self::Submit

@@ -3,9 +3,8 @@
 
 use super::App;
 use super::action::{Action, Mode};
-use super::dialogs::Palette;
 use super::event::Effect;
-use super::help::help_lines;
+use super::help::HelpDialog;
 use super::layout::Density;
 use super::screen::{Focus, HISTORY_FRAME_ROWS, View, help_page_rows, move_index};
 use super::users::visible_user_count;
@@ -38,7 +37,13 @@ impl App {
             Action::Quit => return vec![Effect::Quit],
             Action::Repaint => return vec![Effect::Repaint],
             Action::Suspend => return vec![Effect::Suspend],
-            Action::Help => self.screen.help = Some(0),
+            Action::Help => {
+                let mode = self.mode();
+                self.screen.help = Some(match self.screen.help {
+                    Some(open) => HelpDialog { is_all: !open.is_all, top: 0, ..open },
+                    None => HelpDialog { mode, is_all: false, top: 0 },
+                });
+            }
             Action::Back => self.back(),
             Action::Enter => self.enter(now),
             Action::NextFocus | Action::PreviousFocus => self.screen.next_focus(),
@@ -83,6 +88,7 @@ impl App {
             Action::Fold => self.screen.list.fold(&self.derived.rows),
             Action::SortMenu => self.screen.sort_menu = true,
             Action::SortBy(key) => self.screen.list.sort_by(key),
+            Action::SortUsersBy(sort) => self.derived.users.sort_by(sort),
             Action::SortLeft | Action::SortRight | Action::SortReverse if self.mode() == Mode::Users => {
                 self.derived.users.sort(action);
             }
@@ -114,7 +120,7 @@ impl App {
             Action::DensityAuto => self.set_density(Density::Auto, now),
             Action::DensityCompact => self.set_density(Density::Compact, now),
             Action::DensityFull => self.set_density(Density::Full, now),
-            Action::Palette => self.palette = Some(Palette::new(self.mode())),
+            Action::Palette => self.open_palette(),
             Action::Shell => return self.open_shell(now),
             Action::Copy => return self.copy(now),
             Action::RetryHost => return self.retry_host(now),
@@ -146,30 +152,16 @@ impl App {
         Vec::new()
     }
 
-    /// Enter performs the selected entry and Esc closes the palette. Other keys edit its text or move its selection.
-    fn act_in_palette(&mut self, action: Action, now: Moment) -> Vec<Effect> {
-        let entries = self.palette_entries();
-        let Some(palette) = &mut self.palette else { return Vec::new() };
-        match action {
-            Action::Enter => {
-                let chosen = entries.get(palette.index()).map(|binding| binding.action);
-                self.palette = None;
-                return chosen.map_or_else(Vec::new, |action| self.act(action, now));
-            }
-            Action::Back => self.palette = None,
-            _ => palette.act(action, entries.len()),
-        }
-        Vec::new()
-    }
-
     /// Moves the selection of the current mode, or scrolls.
     fn navigate(&mut self, action: Action) {
         let capacity = self.list_capacity();
         match self.mode() {
             Mode::Help => {
+                let Some(mut dialog) = self.screen.help else { return };
                 let capacity = help_page_rows(self.size);
-                let positions = help_lines(self.settings.is_readonly).len().saturating_sub(capacity) + 1;
-                self.screen.help = self.screen.help.map(|top| move_index(top, action, positions, capacity));
+                let positions = self.help_rows(&dialog, self.size.0).len().saturating_sub(capacity) + 1;
+                dialog.top = move_index(dialog.top, action, positions, capacity);
+                self.screen.help = Some(dialog);
             }
             Mode::Grid => {
                 if let Some(layout) = self.derived.screen_layout.grid {
@@ -280,7 +272,7 @@ impl App {
     }
 
     /// Opens the view of a host. Returns `false` if there is no such host.
-    fn enter_host(&mut self, id: HostId) -> bool {
+    pub(super) fn enter_host(&mut self, id: HostId) -> bool {
         let is_known = self.fleet.host(id).is_some();
         if is_known {
             self.screen.host = id.0 as usize;

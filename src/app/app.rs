@@ -4,23 +4,25 @@
 //! inputs changed. Host updates are the exception: hundreds of them arrive between two frames, so
 //! [`App::refresh_derived_state`] applies them together before the next frame is drawn.
 
-use super::action::{Mode, changes_hosts};
+use super::action::Mode;
 use super::derived_state::{Changes, DerivedState, Inputs};
-use super::dialogs::{Palette, Prompts};
+use super::dialogs::Prompts;
 use super::event::{Effect, Event};
 use super::findings::{Findings, is_hang_rule};
+use super::help::{HelpDialog, HelpRow, help_blocks, help_rows};
 use super::host_summary::{HostSummary, LinkCounts};
-use super::keymap::{Binding, Keymap};
+use super::keymap::Keymap;
 use super::layout::{Density, HostLayout, ScreenLayout, compute_host_layout, compute_layout, findings_layout};
 use super::list_filter::ListFilter;
 use super::messages::{EventLog, StartupSummary};
-use super::screen::{Focus, HostVisibility, Screen, View};
+use super::palette::Palette;
+use super::screen::{Focus, HostVisibility, Screen, View, help_columns};
 use super::settings::{DisplaySettings, SettingsFile};
 use super::signals::Signals;
 use super::users::Users;
 use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
-use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition};
+use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition, UnusedReason};
 use crate::fleet::{
     Fleet, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, RowKey, Totals, UsageLedger,
 };
@@ -149,6 +151,7 @@ impl App {
             Event::Key(key) => return self.press_key(&key, now),
             Event::Pasted(text) => self.paste(&zeroize::Zeroizing::new(text), now),
             Event::Mouse(event) => return self.use_mouse(event, now),
+            Event::Clicked(action) => return self.perform(action, now),
             Event::Resized(columns, rows) => {
                 self.size = (columns.min(MAX_DRAWN_SIZE.0), rows.min(MAX_DRAWN_SIZE.1));
                 return vec![Effect::Repaint];
@@ -353,6 +356,11 @@ impl App {
         idle.into_iter().chain(healthy)
     }
 
+    /// Returns why a GPU is unused and not free; `None` in another state.
+    pub fn unused_reason(&self, host: &Host, position: usize) -> Option<UnusedReason> {
+        self.engine.unused_reason(host, position)
+    }
+
     /// Returns the time between samples.
     pub fn interval(&self) -> Duration {
         self.interval
@@ -383,20 +391,20 @@ impl App {
         &self.signals
     }
 
-    /// Returns the command palette, while it is open.
+    /// Returns the palette, while it is open.
     pub fn palette(&self) -> Option<&Palette> {
         self.palette.as_ref()
-    }
-
-    /// Returns the entries of the open palette that match its text.
-    pub fn palette_entries(&self) -> Vec<&'static Binding> {
-        let is_offered = |binding: &Binding| !(self.settings.is_readonly && changes_hosts(binding.action));
-        self.palette.as_ref().map_or_else(Vec::new, |palette| palette.entries(is_offered))
     }
 
     /// Returns the keymap of this run.
     pub fn keymap(&self) -> &Keymap {
         &self.preferences.keymap
+    }
+
+    /// Returns the rows of the help on a screen of this many columns.
+    pub fn help_rows(&self, dialog: &HelpDialog, screen_columns: u16) -> Vec<HelpRow> {
+        let blocks = help_blocks(dialog, self.keymap(), self.settings.is_readonly);
+        help_rows(blocks, help_columns(dialog, screen_columns))
     }
 
     /// Returns the findings and messages of this run.

@@ -35,6 +35,51 @@ fn q_and_ctrl_c_quit_and_esc_does_not() {
 }
 
 #[test]
+fn q_closes_whatever_covers_the_view_and_is_text_in_input_lines() {
+    let mut app = app(2, 8, SIZE);
+    for (opens, mode) in [
+        ("?", Mode::Help),
+        ("??", Mode::Help),
+        ("u", Mode::UserPicker),
+        ("3o", Mode::SortMenu),
+        ("3", Mode::Processes),
+        ("3T", Mode::SignalDialog),
+    ] {
+        press(&mut app, opens);
+        if mode == Mode::Processes {
+            key(&mut app, KeyCode::F(9));
+            assert_eq!(app.mode(), Mode::SignalMenu);
+        } else {
+            assert_eq!(app.mode(), mode);
+        }
+        assert!(press(&mut app, "q").is_empty(), "{mode:?}");
+        assert!(!app.mode().covers_view(), "{mode:?}: {:?}", app.mode());
+    }
+    for (opens, mode) in [("/", Mode::FilterLine), (":", Mode::Palette)] {
+        press(&mut app, opens);
+        assert!(press(&mut app, "q").is_empty());
+        assert_eq!(app.mode(), mode, "q is text");
+        press(&mut app, "\u{1b}");
+    }
+    // The dialog for KILL takes the name of the host, which may contain a q.
+    press(&mut app, "3mKq");
+    assert_eq!(app.signals().dialog().map(|dialog| dialog.typed.as_str()), Some("q"));
+    press(&mut app, "\u{1b}");
+    assert!(matches!(press(&mut app, "q")[..], [Effect::Quit]));
+}
+
+#[test]
+fn q_declines_a_host_key_and_is_text_in_a_passphrase() {
+    let mut app = host_states(SIZE);
+    app.update(Event::Key(KeyEvent::new(KeyCode::Char('P'), KeyModifiers::SHIFT)), at(NOW - 5));
+    assert!(matches!(press(&mut app, "q")[..], [Effect::Answer(PromptId(1), Answer::Decline)]));
+    assert_eq!(app.mode(), Mode::SecretDialog);
+    app.update(Event::Ticked, at(NOW + 5));
+    assert!(press(&mut app, "q").is_empty());
+    assert_eq!(app.mode(), Mode::SecretDialog);
+}
+
+#[test]
 fn arrows_move_among_the_panes() {
     let mut app = app(7, 8, (120, 40));
     let across = usize::from(app.screen_layout(SIZE).grid.expect("a grid").per_row);
@@ -272,7 +317,6 @@ fn the_sort_column_is_chosen_by_step_or_by_letter() {
     press(&mut app, "o\u{1b}");
     assert_eq!(app.mode(), Mode::List);
     assert_eq!(app.screen().list.order().key, SortKey::GpuMemory);
-    assert!(matches!(press(&mut app, "oq")[..], [Effect::Quit]));
 }
 
 #[test]
@@ -328,13 +372,18 @@ fn the_help_scrolls_to_its_end() {
     press(&mut app, "?");
     assert_eq!(app.mode(), Mode::Help);
     press(&mut app, &"↓".repeat(200));
-    let end = app.screen().help;
+    assert_eq!(app.screen().help.map(|help| help.top), Some(0), "the keys of a view fit");
+    press(&mut app, "?");
+    press(&mut app, &"↓".repeat(200));
+    let top = |app: &App| app.screen().help.map(|help| help.top).expect("is open");
+    let end = top(&app);
+    assert!(end > 50);
     press(&mut app, "↑");
-    assert_eq!(app.screen().help, end.map(|top| top - 1));
+    assert_eq!(top(&app), end - 1);
+    press(&mut app, "\t");
+    assert_eq!((app.mode(), top(&app)), (Mode::Help, 0), "the other page begins at its top");
     press(&mut app, "\u{1b}");
     assert_eq!(app.mode(), Mode::Grid);
-    press(&mut app, "??");
-    assert_eq!(app.mode(), Mode::Grid, "the same key closes it");
 }
 
 #[test]
@@ -495,8 +544,16 @@ fn a_filter_on_hosts_hides_hosts() {
     filter(&mut app, "host:hgx-03");
     assert_eq!(names(&app), ["hgx-03"]);
     assert_eq!((app.hidden_host_counts(), app.screen().host), ((0, 3), 2));
-    filter(&mut app, "user:erika");
-    assert_eq!(names(&app).len(), 4, "a condition on processes hides no host");
+    filter(&mut app, "gpus=8");
+    assert_eq!(names(&app), ["hgx-02"], "the host that runs a job on eight GPUs");
+    filter(&mut app, "HGX-04");
+    assert_eq!(names(&app), ["hgx-04"], "a word is the name of a host");
+    filter(&mut app, "pid:5100 | host:hgx-03");
+    assert_eq!(names(&app), ["hgx-02", "hgx-03"]);
+    filter(&mut app, "sm<5");
+    assert_eq!(names(&app).len(), 4, "a condition on readings hides no host");
+    filter(&mut app, "stuck");
+    assert_eq!(names(&app).len(), 4);
     filter(&mut app, "host:nowhere");
     assert!(names(&app).is_empty());
     press(&mut app, "→j\n[]vD*");
@@ -537,26 +594,6 @@ fn density_keys_change_the_panes() {
     assert!(app.screen_layout(SIZE).grid.expect("a grid").overflows());
     press(&mut app, "a");
     assert_eq!(rows(&app), auto);
-}
-
-#[test]
-fn the_palette_performs_the_selected_action() {
-    let mut app = app(3, 8, SIZE);
-    press(&mut app, ":");
-    assert_eq!(app.mode(), Mode::Palette);
-    press(&mut app, "wall\n");
-    assert_eq!((app.mode(), app.screen().view()), (Mode::Wall, &View::Wall));
-    press(&mut app, ":quit");
-    assert!(matches!(press(&mut app, "\n")[..], [Effect::Quit]));
-    press(&mut app, "1:q\u{1b}");
-    assert_eq!(app.mode(), Mode::Grid);
-    press(&mut app, "\t:sort by the next\n");
-    assert_eq!(app.screen().list.order().key, SortKey::ALL[1]);
-    press(&mut app, ":no such thing\n");
-    assert_eq!(app.mode(), Mode::List);
-    app.settings.is_readonly = true;
-    press(&mut app, ":send\n");
-    assert!(app.signals().dialog().is_none());
 }
 
 #[test]

@@ -208,8 +208,10 @@ impl DerivedState {
         let is_visible = |index: &usize| {
             let host = &hosts[*index];
             let free_gpus = self.host_summaries.get(*index).and_then(free_gpus);
+            let jobs = self.row_cache.jobs(host.id).iter();
+            let rows = jobs.flat_map(|job| std::iter::once(&*job.row).chain(job.worker_rows()));
             !visibility.hidden.contains(host.name())
-                && inputs.list_filter.matches_host(&FilterInput { host, free_gpus, row: None })
+                && inputs.list_filter.matches_host(&FilterInput { host, free_gpus, row: None }, rows, inputs.now)
         };
         let mut visible: Vec<usize> = (0..hosts.len()).filter(is_visible).collect();
         visible.sort_by_key(|index| !visibility.pinned.contains(hosts[*index].name()));

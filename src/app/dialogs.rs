@@ -1,14 +1,11 @@
-//! Dialogs with text input: prompts from SSH, the field for secrets, and the command palette.
+//! Dialogs with text input: prompts from SSH and the field for secrets.
 
-use super::action::{Action, Mode};
-use super::keymap::{BINDINGS, Binding};
-use super::screen::move_index;
+use super::action::Action;
 use crate::fleet::Moment;
 use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind, Secret};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
-use tui_input::{Input, InputRequest};
 use zeroize::{Zeroize, Zeroizing};
 
 /// For this long after a dialog opened by itself, its keys are ignored: they were meant for the view behind it.
@@ -237,126 +234,6 @@ impl fmt::Debug for SecretInput {
     }
 }
 
-/// The longest text in the palette, in characters.
-const MAX_PALETTE_CHARACTERS: usize = 60;
-
-/// The open command palette, which finds an action by its description.
-#[derive(Debug)]
-pub struct Palette {
-    /// The mode whose actions it offers.
-    pub mode: Mode,
-    input: Input,
-    index: usize,
-}
-
-impl Palette {
-    /// Returns an empty palette for a mode.
-    pub fn new(mode: Mode) -> Self {
-        Self { mode, input: Input::default(), index: 0 }
-    }
-
-    /// Returns the text typed so far.
-    pub fn text(&self) -> &str {
-        self.input.value()
-    }
-
-    /// Returns the index of the selected entry.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// Returns the bindings that match the text, the best match first. An empty text matches all, in the order of the table.
-    pub fn entries(&self, is_offered: impl Fn(&Binding) -> bool) -> Vec<&'static Binding> {
-        let words: Vec<String> = self.text().to_lowercase().split_whitespace().map(str::to_owned).collect();
-        let all = BINDINGS.iter().filter(|line| line.modes.contains(&self.mode) && is_entry(line) && is_offered(line));
-        let mut found: Vec<(u32, &'static Binding)> =
-            all.filter_map(|line| Some((score(line, &words)?, line))).collect();
-        // If some entries contain the words as typed, entries with only their scattered letters are dropped.
-        let whole = words.len() as u32 * WITHIN_A_WORD;
-        if found.iter().any(|(score, _)| *score <= whole) {
-            found.retain(|(score, _)| *score <= whole);
-        }
-        // The sort is stable: equal matches stay in the order of the table.
-        found.sort_by_key(|(score, _)| *score);
-        found.into_iter().map(|(_, line)| line).collect()
-    }
-
-    /// Inserts typed or pasted text.
-    pub fn type_text(&mut self, text: &str) {
-        for character in text.chars().filter(|character| !character.is_control()) {
-            if self.text().chars().count() < MAX_PALETTE_CHARACTERS {
-                self.input.handle(InputRequest::InsertChar(character));
-            }
-        }
-        self.index = 0;
-    }
-
-    /// Performs an action of the input line or of the list below it.
-    pub fn act(&mut self, action: Action, count: usize) {
-        let request = match action {
-            Action::Up | Action::Down => {
-                self.index = move_index(self.index, action, count, 1);
-                return;
-            }
-            Action::EraseCharacter => InputRequest::DeletePrevChar,
-            Action::EraseWord => InputRequest::DeletePrevWord,
-            Action::EraseLine => InputRequest::DeleteLine,
-            _ => return,
-        };
-        self.input.handle(request);
-        self.index = 0;
-    }
-}
-
-/// Returns whether the palette lists a binding. Movement keys are left out.
-fn is_entry(line: &Binding) -> bool {
-    !matches!(
-        line.action,
-        Action::Up
-            | Action::Down
-            | Action::Left
-            | Action::Right
-            | Action::PageUp
-            | Action::PageDown
-            | Action::HalfPageUp
-            | Action::HalfPageDown
-            | Action::First
-            | Action::Last
-            | Action::Palette
-    )
-}
-
-/// Returns how badly a binding matches the words, or `None` if a word does not match. Lower is better.
-fn score(line: &Binding, words: &[String]) -> Option<u32> {
-    let name = line.action.name().unwrap_or_default();
-    let text = line.description.to_lowercase();
-    words.iter().map(|word| [name, &text].into_iter().filter_map(|text| distance(text, word)).min()).sum()
-}
-
-/// The distance of a word that occurs in the middle of a word of the text.
-const WITHIN_A_WORD: u32 = 2;
-
-/// Returns 0 if the text begins with `word`, 1 if a word of it does, 2 if `word` occurs elsewhere; otherwise, if the
-/// letters of `word` occur in order, 3 plus the number of letters between them.
-fn distance(text: &str, word: &str) -> Option<u32> {
-    if text.starts_with(word) {
-        return Some(0);
-    }
-    if let Some(at) = text.find(word) {
-        let is_start = text[..at].ends_with(|before: char| !before.is_alphanumeric());
-        return Some(if is_start { 1 } else { WITHIN_A_WORD });
-    }
-    let mut rest = text.char_indices();
-    let mut previous: Option<usize> = None;
-    let mut between = 0;
-    for wanted in word.chars() {
-        let (at, _) = rest.find(|(_, character)| *character == wanted)?;
-        between += previous.map_or(0, |previous| at - previous - 1);
-        previous = Some(at);
-    }
-    Some(WITHIN_A_WORD + 1 + between as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,40 +401,5 @@ mod tests {
         input.push('x');
         input.clear();
         assert!(input.is_empty());
-    }
-
-    fn found(mode: Mode, text: &str) -> Vec<Action> {
-        let mut palette = Palette::new(mode);
-        palette.type_text(text);
-        palette.entries(|_| true).iter().map(|line| line.action).collect()
-    }
-
-    #[test]
-    fn the_palette_finds_actions_by_a_few_letters() {
-        assert_eq!(found(Mode::Grid, "shell").first(), Some(&Action::Shell));
-        assert_eq!(found(Mode::Grid, "wall").first(), Some(&Action::Wall));
-        assert_eq!(found(Mode::List, "sort colu").first(), Some(&Action::SortRight));
-        assert_eq!(found(Mode::Grid, "hidhst").first(), Some(&Action::Hide));
-        assert_eq!(found(Mode::Grid, "QUIT").first(), Some(&Action::Quit));
-        assert_eq!(found(Mode::Grid, "zzzz"), []);
-        let sorting = [Action::SortRight, Action::SortLeft, Action::SortReverse, Action::SortMenu];
-        assert!(found(Mode::List, "sort").iter().all(|action| sorting.contains(action)), "no scattered letters");
-        assert!(!found(Mode::Grid, "").contains(&Action::Terminate), "only actions of this mode");
-        assert!(found(Mode::List, "").contains(&Action::Terminate));
-    }
-
-    #[test]
-    fn palette_text_and_selection_are_bounded() {
-        let mut palette = Palette::new(Mode::Grid);
-        palette.type_text(&"x\u{1b}".repeat(100));
-        assert_eq!(palette.text().len(), MAX_PALETTE_CHARACTERS);
-        palette.act(Action::EraseLine, 0);
-        let count = palette.entries(|_| true).len();
-        for _ in 0..2 * count {
-            palette.act(Action::Down, count);
-        }
-        assert_eq!(palette.index(), count - 1);
-        palette.type_text("w");
-        assert_eq!(palette.index(), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! Input and output of [`App::update`](super::App::update): events and effects.
 
+use super::action::Action;
 use crate::diagnosis::FindingNotification;
 use crate::fleet::{HostId, HostUpdate};
 use crate::ssh::prompt::{Answer, Prompt, PromptId};
@@ -16,6 +17,8 @@ pub enum Event {
     Pasted(String),
     /// The mouse was clicked or its wheel turned.
     Mouse(MouseEvent),
+    /// A label that stands for an action was clicked: a hint, a column header.
+    Clicked(Action),
     /// The terminal was resized to this many columns and rows.
     Resized(u16, u16),
     /// A host task sent an update.

@@ -33,6 +33,15 @@ enum ClickTarget {
     User(usize),
 }
 
+/// A part of a view that the wheel scrolls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    List,
+    Grid,
+    /// Nothing in it scrolls.
+    Other,
+}
+
 impl App {
     pub(super) fn press_key(&mut self, key: &KeyEvent, now: Moment) -> Vec<Effect> {
         // The user has read the notice; the hint bar returns.
@@ -56,20 +65,7 @@ impl App {
             return self.press_prompt_key(DialogKey::Character(character), now);
         }
         match (action, character) {
-            (Some(action @ (Action::Quit | Action::Repaint | Action::Suspend)), _) => self.act(action, now),
-            (Some(action), _) => match mode {
-                Mode::HostKeyDialog | Mode::SecretDialog => self.press_prompt_key(DialogKey::Action(action), now),
-                Mode::SignalDialog => self.press_signal_key(DialogKey::Action(action), now),
-                Mode::FilterLine if action == Action::Help => {
-                    self.list_filter.show_help(self.size);
-                    Vec::new()
-                }
-                Mode::FilterLine => {
-                    self.list_filter.act(action);
-                    Vec::new()
-                }
-                _ => self.act(action, now),
-            },
+            (Some(action), _) => self.perform(action, now),
             (None, Some(character)) if mode == Mode::SignalDialog => {
                 self.press_signal_key(DialogKey::Character(character), now)
             }
@@ -78,6 +74,25 @@ impl App {
                 Vec::new()
             }
             (None, None) => Vec::new(),
+        }
+    }
+
+    /// Performs the action of a key or of a click, in the dialog or the input line that is open.
+    pub(super) fn perform(&mut self, action: Action, now: Moment) -> Vec<Effect> {
+        self.notice = None;
+        match self.mode() {
+            _ if matches!(action, Action::Quit | Action::Repaint | Action::Suspend) => self.act(action, now),
+            Mode::HostKeyDialog | Mode::SecretDialog => self.press_prompt_key(DialogKey::Action(action), now),
+            Mode::SignalDialog => self.press_signal_key(DialogKey::Action(action), now),
+            Mode::FilterLine if action == Action::Help => {
+                self.list_filter.show_help(self.size);
+                Vec::new()
+            }
+            Mode::FilterLine => {
+                self.list_filter.act(action);
+                Vec::new()
+            }
+            _ => self.act(action, now),
         }
     }
 
@@ -112,36 +127,69 @@ impl App {
             MouseEventKind::Down(MouseButton::Left) => {
                 self.notice = None;
                 match target {
-                    Some(target) if !self.has_overlay() => self.click(target, now),
+                    Some(target) if !self.mode().covers_view() => self.click(target, now),
                     _ => Vec::new(),
                 }
             }
-            MouseEventKind::ScrollUp => self.turn_wheel(Action::Up, target, now),
-            MouseEventKind::ScrollDown => self.turn_wheel(Action::Down, target, now),
+            MouseEventKind::ScrollUp => self.turn_wheel(Action::Up, event, now),
+            MouseEventKind::ScrollDown => self.turn_wheel(Action::Down, event, now),
             _ => Vec::new(),
         }
     }
 
-    /// Returns whether something covers the view; what it covers cannot be clicked.
-    fn has_overlay(&self) -> bool {
-        self.mode().is_overlay() || self.mode() == Mode::Help
-    }
-
-    fn turn_wheel(&mut self, action: Action, target: Option<ClickTarget>, now: Moment) -> Vec<Effect> {
-        if self.has_overlay() {
-            if !matches!(self.mode(), Mode::Help | Mode::UserPicker | Mode::Palette) {
-                return Vec::new();
-            }
-        } else if let Some(target) = target
-            && matches!(self.screen.view(), View::Overview | View::Host(_))
-        {
-            self.screen.set_focus(if matches!(target, ClickTarget::Row(_)) { Focus::List } else { Focus::Panes });
+    /// Scrolls the part of the view under the pointer. The focus stays, and the selection moves only to stay visible.
+    fn turn_wheel(&mut self, action: Action, event: MouseEvent, now: Moment) -> Vec<Effect> {
+        let mode = self.mode();
+        if mode.covers_view() && !matches!(mode, Mode::Help | Mode::UserPicker | Mode::Palette) {
+            return Vec::new();
         }
-        let steps = match self.mode() {
-            Mode::Grid | Mode::Host | Mode::Gpu | Mode::Wall | Mode::UserPicker | Mode::Palette => 1,
+        if !mode.covers_view() {
+            let step = if action == Action::Up { -1 } else { 1 };
+            match self.part_at(event.row) {
+                Some(Part::List) => {
+                    let capacity = self.list_capacity();
+                    self.screen.list.scroll(&self.derived.rows, step * WHEEL_ROWS as isize, capacity);
+                    return Vec::new();
+                }
+                Some(Part::Grid) => {
+                    if let Some(layout) = self.derived.screen_layout.grid {
+                        self.screen.scroll_grid(step, &self.derived.visible_hosts, &layout);
+                    }
+                    return Vec::new();
+                }
+                Some(Part::Other) => return Vec::new(),
+                None => {}
+            }
+        }
+        let steps = match mode {
+            Mode::Gpu | Mode::Wall | Mode::UserPicker | Mode::Palette => 1,
             _ => WHEEL_ROWS,
         };
         (0..steps).flat_map(|_| self.act(action, now)).collect()
+    }
+
+    /// Returns the part at a row of a view that has a list, or `None` if the view is one part.
+    fn part_at(&self, row: u16) -> Option<Part> {
+        let body = self.size.1.saturating_sub(2);
+        let row = row.checked_sub(1).filter(|row| *row < body);
+        let list = match self.screen.view() {
+            View::Overview => {
+                let list_rows = self.derived.screen_layout.list_rows;
+                body.saturating_sub(list_rows)..body
+            }
+            View::Host(_) => {
+                let layout = &self.derived.host_layout;
+                let start = layout.facts_rows + layout.gpu_rows() + layout.detail_rows;
+                start..start + layout.list_rows
+            }
+            View::Processes => 0..processes_layout(body).0,
+            _ => return None,
+        };
+        Some(match row {
+            Some(row) if list.contains(&row) => Part::List,
+            Some(_) if self.screen.view() == &View::Overview => Part::Grid,
+            _ => Part::Other,
+        })
     }
 
     fn click(&mut self, target: ClickTarget, now: Moment) -> Vec<Effect> {

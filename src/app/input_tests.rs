@@ -54,10 +54,92 @@ fn a_click_on_a_row_focuses_the_list() {
     press(&mut app, "\t");
     click(&mut app, 30, row - 2);
     assert_eq!((app.mode(), app.screen().list.index()), (Mode::List, 2));
-    mouse(&mut app, MouseEventKind::ScrollDown, 30, row);
-    assert_eq!(app.screen().list.index(), 5);
-    mouse(&mut app, MouseEventKind::ScrollUp, 30, row);
-    assert_eq!(app.screen().list.index(), 2);
+}
+
+#[test]
+fn the_wheel_scrolls_the_part_under_the_pointer_and_keeps_focus_and_selection() {
+    let mut app = app(6, 8, SIZE);
+    let layout = app.screen_layout(SIZE);
+    let (list, rows) = (layout.grid.expect("a grid").rows() + 3, app.rows().len());
+    let capacity = usize::from(layout.list_rows) - 3;
+    let first = |app: &App| app.screen().list.top(rows, capacity);
+    press(&mut app, "\t↓↓↓↓\t");
+    mouse(&mut app, MouseEventKind::ScrollDown, 30, list);
+    assert_eq!((app.mode(), first(&app), app.screen().list.index()), (Mode::Grid, 3, 4));
+    mouse(&mut app, MouseEventKind::ScrollDown, 30, list);
+    assert_eq!((first(&app), app.screen().list.index()), (6, 6), "the selection stays visible");
+    for _ in 0..rows {
+        mouse(&mut app, MouseEventKind::ScrollDown, 30, list);
+    }
+    assert_eq!(first(&app), rows - capacity, "the last row is at the bottom");
+    // All panes are visible: there is nothing to scroll.
+    mouse(&mut app, MouseEventKind::ScrollDown, 30, 5);
+    assert_eq!((app.screen().host, first(&app)), (0, rows - capacity));
+    let mut many = reported_once(64, 8, (80, 24));
+    press(&mut many, "\t");
+    mouse(&mut many, MouseEventKind::ScrollDown, 30, 4);
+    assert_eq!((many.screen().grid_top, many.mode()), (1, Mode::List));
+    let grid = many.screen_layout((80, 24)).grid.expect("a grid");
+    assert_eq!(many.screen().host, usize::from(grid.per_row), "the first visible host is selected");
+    // Beside the list nothing scrolls.
+    press(&mut app, "3");
+    let index = app.screen().list.index();
+    mouse(&mut app, MouseEventKind::ScrollUp, 30, 36);
+    assert_eq!(app.screen().list.index(), index);
+}
+
+/// Clicks the middle of a text, as the event loop does.
+#[track_caller]
+fn click_text(app: &mut App, text: &str) -> Vec<Effect> {
+    let (column, row) = find_text(app, text);
+    let column = column + text.chars().count() as u16 / 2;
+    match crate::ui::action_at(app, column, row, at(NOW)) {
+        Some(action) => app.update(Event::Clicked(action), at(NOW)),
+        None => click(app, column, row),
+    }
+}
+
+#[test]
+fn clicks_on_column_headers_sort_and_a_second_click_reverses() {
+    use crate::fleet::{SortKey, UserSort};
+    let mut app = app(6, 8, SIZE);
+    click_text(&mut app, "PID USER");
+    assert_eq!(app.screen().list.order().key, SortKey::User);
+    assert!(!app.screen().list.order().is_descending);
+    click_text(&mut app, "PID USER");
+    assert!(app.screen().list.order().is_descending);
+    click_text(&mut app, "COMMAND");
+    assert_eq!(app.screen().list.order().key, SortKey::Command);
+    click_text(&mut app, "group job");
+    assert_ne!(app.screen().list.order().group, crate::fleet::Group::Job);
+    press(&mut app, "4");
+    click_text(&mut app, "IDLE MEM");
+    assert_eq!(app.users_view().order(), (UserSort::IdleMemory, false));
+    click_text(&mut app, "IDLE MEM");
+    assert_eq!(app.users_view().order(), (UserSort::IdleMemory, true));
+}
+
+#[test]
+fn clicks_on_hints_do_what_their_keys_do() {
+    let mut app = app(6, 8, (200, 60));
+    click_text(&mut app, "2 wall");
+    assert_eq!(app.screen().view(), &View::Wall);
+    click_text(&mut app, "? help");
+    assert_eq!(app.mode(), Mode::Help);
+    assert!(click_text(&mut app, "q close").is_empty());
+    assert_eq!(app.mode(), Mode::Wall);
+    press(&mut app, "3T");
+    assert_eq!(app.mode(), Mode::SignalDialog);
+    click_text(&mut app, "Esc cancel");
+    assert_eq!(app.mode(), Mode::Processes);
+    press(&mut app, "T");
+    // The dialog covers the headers of the list.
+    click_text(&mut app, "HOST");
+    assert_eq!(app.screen().list.order().key, crate::fleet::SortKey::Trouble);
+    press(&mut app, "\u{1b}/user");
+    click_text(&mut app, "Esc clear");
+    assert_eq!((app.mode(), app.list_filter().text()), (Mode::Processes, ""));
+    assert!(matches!(click_text(&mut app, "q quit")[..], [Effect::Quit]));
 }
 
 #[test]
@@ -86,12 +168,13 @@ fn clicks_select_wall_cells_and_findings() {
 fn clicks_do_not_pass_through_an_overlay() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "?");
-    let top = app.screen().help;
+    press(&mut app, "?");
+    let top = |app: &App| app.screen().help.map(|help| help.top);
     let (column, row) = (60, 5);
     assert!(click(&mut app, column, row).is_empty());
     assert_eq!(app.screen().host, 0);
     mouse(&mut app, MouseEventKind::ScrollDown, column, row);
-    assert!(app.screen().help > top, "the wheel scrolls it");
+    assert_eq!(top(&app), Some(WHEEL_ROWS), "the wheel scrolls it");
 }
 
 #[test]

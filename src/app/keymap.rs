@@ -50,7 +50,7 @@ use Mode::{
     Processes, SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
 };
 
-const LISTS: &[Mode] = &[List, HostList, Processes];
+pub(super) const LISTS: &[Mode] = &[List, HostList, Processes];
 const PANES: &[Mode] = &[Grid, List, Host, HostList, Processes];
 const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Users];
 pub(super) const SORTABLE: &[Mode] = &[List, HostList, Processes, Users];
@@ -67,6 +67,8 @@ pub(super) const SORT_MENU: &[Mode] = &[SortMenu];
 const SIGNALLABLE: &[Mode] = &[List, HostList, Processes, Process];
 pub(super) const SIGNAL_MENU: &[Mode] = &[SignalMenu];
 const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
+const VIEWS_AND_HELP: &[Mode] =
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help];
 const WITH_SELECTION: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Log, Findings, Process];
 const TWO_DIMENSIONAL: &[Mode] = &[Grid, Host, Gpu, Wall];
 pub(super) const PALETTE: &[Mode] = &[Palette];
@@ -126,7 +128,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     SCROLLABLE, [key(KeyCode::End), char('G')], Action::Last, "End G", "go to the last", None;
 
     // Dialogs and menus.
-    &[HostKeyDialog], [key(KeyCode::Esc), char('s')], Action::Skip, "Esc s", "skip this host", Some("skip this host");
+    &[HostKeyDialog], [key(KeyCode::Esc), char('s'), char('q')], Action::Skip, "Esc s q", "skip this host", Some("skip this host");
     &[SecretDialog], [key(KeyCode::Esc)], Action::Skip, "Esc", "skip these hosts", Some("skip these hosts");
     &[HostKeyDialog], [char('o')], Action::TrustOnce, "o", "trust the key for this run", Some("trust once");
     &[HostKeyDialog], [key(KeyCode::Enter)], Action::Submit, "yes Enter", "trust the key and save it", Some("trust and save");
@@ -145,7 +147,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     SORT_MENU, [char('d')], Action::SortBy(SortKey::State), "d", "state", Some("state");
     SORT_MENU, [char('i')], Action::SortBy(SortKey::Gpu), "i", "GPU", Some("GPU");
     SORT_MENU, [char('w')], Action::SortBy(SortKey::Command), "w", "command", Some("command");
-    SORT_MENU, [key(KeyCode::Esc), char('o'), key(KeyCode::F(6))], Action::Back, "Esc", "keep the order", Some("cancel");
+    SORT_MENU, [key(KeyCode::Esc), char('q'), char('o'), key(KeyCode::F(6))], Action::Back, "Esc q", "keep the order", Some("cancel");
 
     &[Grid, Wall], [key(KeyCode::Enter)], Action::Enter, "Enter", "open the view of the selected host", Some("host");
     &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "open the view of the selected GPU", Some("one GPU");
@@ -156,7 +158,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     &[Findings], [char('X')], Action::SnoozeUntilItChanges, "X", "snooze until it changes, or end the snooze", Some("until it changes");
     &[Findings], [char('H')], Action::History, "H", "history: findings and messages of this run", Some("history");
     &[History], [char('H')], Action::Back, "H", "go back to the findings", None;
-    &[Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "go back one level", Some("back");
+    &[Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process], [key(KeyCode::Esc)], Action::Back, "Esc", "go back one level", Some("back");
     &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "clear all filters", Some("show all");
     LIVE, [char('P')], Action::OpenPrompts, "P", "answer prompts for host keys and passphrases", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "focus hosts or the process list", Some("hosts/processes");
@@ -164,8 +166,8 @@ pub static BINDINGS: &[Binding] = bindings! {
     SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "focus the previous part", None;
     HOSTS, [char(']')], Action::NextHost, "]", "show the next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "show the previous host", Some("previous");
-    &[Process], [char(']')], Action::NextProcess, "]", "show the next process of the list", Some("next process");
-    &[Process], [char('[')], Action::PreviousProcess, "[", "show the previous process of the list", Some("previous");
+    &[Process], [char(']')], Action::NextProcess, "]", "show the next process", Some("next process");
+    &[Process], [char('[')], Action::PreviousProcess, "[", "show the previous process", Some("previous");
     &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: next metric (GPU, memory, power, ...)", Some("metric");
     CHARTS, [char('w')], Action::Span, "w", "charts: next span (2 minutes to 2 hours)", Some("span");
     &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "connect to this host now", Some("retry");
@@ -198,7 +200,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     SIGNAL_MENU, [char('i'), char('I')], Action::Interrupt, "i", "INT: interrupt, as Ctrl-C does", Some("INT");
     SIGNAL_MENU, [char('t'), char('T')], Action::Terminate, "t", "TERM: ask the process to end", Some("TERM");
     SIGNAL_MENU, [char('k'), char('K')], Action::Kill, "k", "KILL: end the process immediately", Some("KILL");
-    SIGNAL_MENU, [key(KeyCode::Esc), key(KeyCode::F(9))], Action::Back, "Esc", "cancel", Some("cancel");
+    SIGNAL_MENU, [key(KeyCode::Esc), char('q'), key(KeyCode::F(9))], Action::Back, "Esc q", "cancel", Some("cancel");
     &[SignalDialog], [key(KeyCode::Esc)], Action::Skip, "Esc", "cancel", Some("cancel");
     &[SignalDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "send after the text is typed", Some("send");
     PANES, [char('m')], Action::Mine, "m", "only your own processes", Some("mine");
@@ -217,9 +219,9 @@ pub static BINDINGS: &[Binding] = bindings! {
     FILTER_LINE, [key(KeyCode::Home), ctrl('a')], Action::First, "Home C-a", "go to the beginning", None;
     FILTER_LINE, [key(KeyCode::End), ctrl('e')], Action::Last, "End C-e", "go to the end", None;
     USER_PICKER, [key(KeyCode::Enter)], Action::Enter, "Enter", "show only this user's processes", Some("choose");
-    USER_PICKER, [key(KeyCode::Esc), char('u')], Action::Back, "Esc u", "cancel", Some("cancel");
+    USER_PICKER, [key(KeyCode::Esc), char('u'), char('q')], Action::Back, "Esc u q", "cancel", Some("cancel");
 
-    PALETTE, [key(KeyCode::Enter)], Action::Enter, "Enter", "run the selected command", Some("run");
+    PALETTE, [key(KeyCode::Enter)], Action::Enter, "Enter", "open the selected item, or run the command", Some("open");
     PALETTE, [key(KeyCode::Esc)], Action::Back, "Esc", "cancel", Some("cancel");
     PALETTE, [key(KeyCode::Up), ctrl('p')], Action::Up, "Up C-p", "previous entry", None;
     PALETTE, [key(KeyCode::Down), ctrl('n')], Action::Down, "Down C-n", "next entry", None;
@@ -236,13 +238,14 @@ pub static BINDINGS: &[Binding] = bindings! {
     LIVE, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
     VIEWS, [char('Z')], Action::Freeze, "Z", "freeze or unfreeze the view", None;
     VIEWS, [char('M')], Action::Mouse, "M", "mouse on or off (off: terminal selects text)", None;
-    VIEWS, [char(':')], Action::Palette, ":", "command palette: find a command by name", None;
+    VIEWS_AND_HELP, [char(':')], Action::Palette, ":", "find a host, user, view, process or command", Some("find");
     LIVE, [ctrl('r')], Action::Refresh, "C-r", "request new readings from all hosts", None;
     ALL, [ctrl('l')], Action::Repaint, "C-l", "redraw the screen", None;
     ALL, [ctrl('z')], Action::Suspend, "C-z", "suspend; `fg` resumes", None;
     VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "show the help", Some("help");
-    &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "quit", Some("quit");
+    &[Help], [char('?'), key(KeyCode::F(1)), key(KeyCode::Tab)], Action::Help, "? F1 Tab", "help: all keys, or those of the view", Some("all keys, or this view's");
+    &[Help], [char('q'), key(KeyCode::Esc)], Action::Back, "q Esc", "close the help", Some("close");
+    VIEWS, [char('q')], Action::Quit, "q", "quit", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "quit from anywhere", None;
 };
 

@@ -231,9 +231,15 @@ impl ListFilter {
         }
     }
 
-    /// Returns whether a host is shown. A filter about processes excludes no host.
-    pub(super) fn matches_host(&self, host: &FilterInput<'_>) -> bool {
-        self.filter.is_empty() || self.filter.matches(host) != Some(false)
+    /// Returns whether a host is shown: it matches the text of the filter, or one of its rows does.
+    pub(super) fn matches_host<'a>(
+        &self,
+        host: &FilterInput<'a>,
+        mut rows: impl Iterator<Item = &'a Row>,
+        now: Moment,
+    ) -> bool {
+        let facts = |row| RowFacts { row, power_watts: None, finding: None, is_stuck: false, now };
+        self.filter.is_empty() || self.filter.narrows_to(host, rows.by_ref().map(facts))
     }
 
     /// Returns whether a row is shown.

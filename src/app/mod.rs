@@ -24,6 +24,8 @@ mod message_template;
 mod messages;
 #[cfg(test)]
 pub(crate) mod mixed_fleet;
+pub mod palette;
+mod palette_actions;
 pub mod screen;
 mod settings;
 mod signal_actions;
@@ -36,7 +38,7 @@ pub mod wall;
 
 pub use action::{Action, Mode};
 pub use app::App;
-pub use dialogs::{Palette, Prompts, SecretInput};
+pub use dialogs::{Prompts, SecretInput};
 pub use event::{CopiedText, Effect, Event};
 pub use findings::{FindingCounts, FindingLine, FindingSection, Findings};
 pub use host_summary::{GpuSummary, HostSummary, LinkCounts};
@@ -45,10 +47,11 @@ pub use layout::Density;
 pub use list_filter::{FilterLine, ListFilter};
 pub use message_template::{DEFAULT_TEMPLATE, MessageFacts, MessageTemplate, TemplateError};
 pub use messages::{EventKind, EventLog, EventLogEntry};
+pub use palette::Palette;
 pub use screen::{
     CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, ChartSpan, Focus, HostVisibility, ListCursor, Metric, Screen, View,
 };
 pub use settings::{ColorDepth, DisplaySettings, SettingsFile, ThemeChoice};
 pub use signals::SignalTarget;
-pub use users::{UnheldGpus, UserSort, Users};
+pub use users::{UnheldGpus, Users};
 pub use view_state::{VIEW_STATE_VERSION, ViewState};

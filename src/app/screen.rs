@@ -1,6 +1,7 @@
 //! Navigation state: the view, its focus, and the cursors in it. It holds choices of the user and no data.
 
 use super::action::Action;
+use super::help::HelpDialog;
 use super::layout::{GridLayout, HostLayout, LIST_FRAME_ROWS, ScreenLayout, processes_layout};
 use super::wall::WallCursor;
 use crate::fleet::{FoldState, GpuMetric, Group, HostId, JobKey, ListOrder, ListRow, RowKey, SortKey};
@@ -60,8 +61,8 @@ pub struct Screen {
     /// The views that Esc returns to, with their focus.
     back_stack: Vec<(View, Focus)>,
     focus: Focus,
-    /// The first visible line of the help, while it is open.
-    pub help: Option<usize>,
+    /// The help, while it is open.
+    pub help: Option<HelpDialog>,
     /// The sort menu is open.
     pub sort_menu: bool,
     /// The signal menu is open.
@@ -143,9 +144,13 @@ impl Screen {
         let before = std::mem::replace(&mut self.view, view);
         self.back_stack.push((before, self.focus));
         self.process_top = 0;
-        if matches!(self.view, View::Host(_)) {
-            self.focus = Focus::Panes;
-            self.gpu = 0;
+        match self.view {
+            View::Host(_) => {
+                self.focus = Focus::Panes;
+                self.gpu = 0;
+            }
+            View::Processes => self.focus = Focus::List,
+            _ => {}
         }
     }
 
@@ -214,6 +219,19 @@ impl Screen {
         self.host = hosts.get(index).copied().unwrap_or(self.host);
     }
 
+    /// Scrolls the grid by rows of panes. The selection moves only to stay visible.
+    pub fn scroll_grid(&mut self, step: isize, hosts: &[usize], layout: &GridLayout) {
+        let per_row = usize::from(layout.per_row).max(1);
+        let last_top = layout.total_rows.saturating_sub(layout.visible_rows);
+        self.grid_top =
+            usize::from(self.grid_top.min(last_top)).saturating_add_signed(step).min(last_top.into()) as u16;
+        let at = hosts.iter().position(|host| *host == self.host).unwrap_or(0);
+        let (first, last) = (self.grid_top, self.grid_top + layout.visible_rows.max(1) - 1);
+        let row = (at / per_row).clamp(first.into(), last.into());
+        let index = (row * per_row + at % per_row).min(hosts.len().saturating_sub(1));
+        self.host = hosts.get(index).copied().unwrap_or(self.host);
+    }
+
     /// Moves the selection among the GPUs of a host.
     pub fn move_among_gpus(&mut self, action: Action, gpus: usize, layout: &HostLayout) {
         let per_row = layout.cards.map_or(1, |cards| usize::from(cards.per_row));
@@ -265,13 +283,18 @@ pub const HISTORY_FRAME_ROWS: u16 = 4;
 
 /// Rows of the help that show no lines: header, frame and hint bar.
 const HELP_FRAME_ROWS: u16 = 4;
-/// From this many columns on, the help has two columns.
-pub const HELP_WIDE_COLUMNS: u16 = 100;
+/// From this many columns on, the help has two columns: the keys of a view have shorter texts.
+const HELP_TWO_COLUMNS: (u16, u16) = (76, 100);
 
-/// Returns the number of help lines on the screen.
+/// Returns the number of columns of the help.
+pub fn help_columns(dialog: &HelpDialog, screen_columns: u16) -> usize {
+    let (view, all) = HELP_TWO_COLUMNS;
+    if screen_columns >= if dialog.is_all { all } else { view } { 2 } else { 1 }
+}
+
+/// Returns the number of rows of the help on the screen.
 pub fn help_page_rows(size: (u16, u16)) -> usize {
-    let rows = usize::from(size.1.saturating_sub(HELP_FRAME_ROWS)).max(1);
-    if size.0 >= HELP_WIDE_COLUMNS { 2 * rows } else { rows }
+    usize::from(size.1.saturating_sub(HELP_FRAME_ROWS)).max(1)
 }
 
 /// Returns the number of rows that the list shows at once.
@@ -347,6 +370,14 @@ impl ListCursor {
         self.index
     }
 
+    /// Scrolls by some rows. The selection moves only to stay visible.
+    pub fn scroll(&mut self, rows: &[ListRow], step: isize, capacity: usize) {
+        let last = rows.len().saturating_sub(capacity);
+        self.top = self.top(rows.len(), capacity).saturating_add_signed(step).min(last);
+        let index = self.index.clamp(self.top, (self.top + capacity).saturating_sub(1).max(self.top));
+        self.select(rows, index, capacity);
+    }
+
     /// Returns the index of the first visible row. The list has `count` rows and shows `capacity` of them.
     pub fn top(&self, count: usize, capacity: usize) -> usize {
         let top = self.top.min(count.saturating_sub(capacity));
@@ -400,6 +431,11 @@ impl ListCursor {
         self.index = index.min(rows.len().saturating_sub(1));
         self.remember(rows);
         self.top = self.top(rows.len(), capacity);
+    }
+
+    /// Selects the row of a process or job, as soon as it is listed.
+    pub fn select_key(&mut self, key: RowKey) {
+        self.selected = Some(key);
     }
 
     /// Shows the rows below the selected row.

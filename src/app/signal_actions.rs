@@ -127,7 +127,7 @@ impl App {
             return Vec::new();
         }
         if dialog.outcomes.is_some() {
-            if matches!(key, DialogKey::Action(Action::Skip | Action::Submit)) {
+            if matches!(key, DialogKey::Action(Action::Skip | Action::Submit) | DialogKey::Character('q')) {
                 self.signals.dialog = None;
             }
             return Vec::new();
@@ -150,8 +150,9 @@ impl App {
             (Confirmation::Word(_), DialogKey::Action(Action::Submit)) if !dialog.typed.is_empty() => {
                 dialog.is_mistyped = true;
             }
-            // Enter without a text is on the Cancel button.
-            (_, DialogKey::Action(Action::Skip | Action::Submit)) => self.signals.dialog = None,
+            // Enter without a text is on the Cancel button. Without a word to type, no letter is text.
+            (_, DialogKey::Action(Action::Skip | Action::Submit))
+            | (Confirmation::Key | Confirmation::Impossible, DialogKey::Character('q')) => self.signals.dialog = None,
             _ => {}
         }
         Vec::new()

@@ -3,9 +3,8 @@
 use super::action::Action;
 use super::host_summary::HostSummary;
 use super::screen::move_index;
-use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserUsage, users};
+use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserSort, UserUsage, users};
 use crate::wire::SafeText;
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// A body with fewer rows has no panel for the selected user.
@@ -21,71 +20,6 @@ pub fn users_table_rows(body: u16) -> u16 {
 /// Returns the number of users that a body of this many rows shows at once.
 pub fn visible_user_count(body: u16) -> u16 {
     users_table_rows(body).saturating_sub(USERS_HEADER_ROWS)
-}
-
-/// The column by which users are sorted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UserSort {
-    /// User name.
-    Name,
-    /// GPUs held.
-    #[default]
-    Gpus,
-    /// Busy GPUs.
-    InUse,
-    /// GPUs held idle.
-    Idle,
-    /// GPUs that look hung.
-    Hung,
-    /// Memory held.
-    Memory,
-    /// Memory held on idle GPUs.
-    IdleMemory,
-    /// GPU-hours held since the program began.
-    Held,
-    /// Duration of the longest idle GPU.
-    LongestIdle,
-}
-
-impl UserSort {
-    /// All columns, from left to right.
-    pub const ALL: [Self; 9] = [
-        Self::Name,
-        Self::Gpus,
-        Self::InUse,
-        Self::Idle,
-        Self::Hung,
-        Self::Memory,
-        Self::IdleMemory,
-        Self::Held,
-        Self::LongestIdle,
-    ];
-
-    /// Returns the column `step` places to the right; the first follows the last.
-    fn adjacent(self, step: isize) -> Self {
-        let count = Self::ALL.len() as isize;
-        Self::ALL[(self as isize + step).rem_euclid(count) as usize]
-    }
-
-    /// Orders the largest value first, and names alphabetically.
-    fn compare(self, a: &UserUsage, b: &UserUsage) -> Ordering {
-        let state = |user: &UserUsage, state| user.sum.in_state(state);
-        match self {
-            Self::Name => a.sum.who.cmp(&b.sum.who),
-            Self::Gpus => b.sum.gpus.cmp(&a.sum.gpus),
-            Self::InUse => state(b, GpuState::InUse).cmp(&state(a, GpuState::InUse)),
-            Self::Idle => state(b, GpuState::Idle).cmp(&state(a, GpuState::Idle)),
-            Self::Hung => state(b, GpuState::Hung).cmp(&state(a, GpuState::Hung)),
-            Self::Memory => b.sum.memory_bytes.cmp(&a.sum.memory_bytes),
-            Self::IdleMemory => b.sum.idle_memory_bytes.cmp(&a.sum.idle_memory_bytes),
-            Self::Held => b.gpu_hours.held_hours.total_cmp(&a.gpu_hours.held_hours),
-            // Users without an idle GPU come last.
-            Self::LongestIdle => match (a.sum.idle_since, b.sum.idle_since) {
-                (Some(a), Some(b)) => a.cmp(&b),
-                (a, b) => b.is_some().cmp(&a.is_some()),
-            },
-        }
-    }
 }
 
 /// GPUs that no known user holds, on hosts with fresh readings.
@@ -203,6 +137,13 @@ impl Users {
     /// Moves the selection.
     pub(super) fn navigate(&mut self, action: Action, page: usize) {
         self.select_index(move_index(self.index, action, self.list.len(), page));
+    }
+
+    /// Sorts by a column in its usual direction.
+    pub(super) fn sort_by(&mut self, sort: UserSort) {
+        self.is_reversed = false;
+        self.sort = sort;
+        self.sort_list();
     }
 
     /// Sorts by the adjacent column, or reverses the order.

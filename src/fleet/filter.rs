@@ -170,10 +170,30 @@ impl Filter {
     /// Whether the filter matches; `None` if that is unknown because a reading is missing, or because the filter needs
     /// a row and the input is a host.
     pub fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
+        self.matches_terms(input, |_| true)
+    }
+
+    /// Whether a host is shown: it matches, or one of its rows does.
+    ///
+    /// Terms on readings, such as `sm<5`, count as unknown here. They select rows, and hosts that come and go with each
+    /// reading would make the screen jump.
+    pub fn narrows_to<'a>(&self, host: &FilterInput<'a>, mut rows: impl Iterator<Item = RowFacts<'a>>) -> bool {
+        let is_about_rows = |term: &Term| term.predicate.is_constant() && !term.predicate.is_about_host();
+        let of_row = |row| self.matches_terms(&FilterInput { row: Some(row), ..*host }, Predicate::is_constant);
+        match self.matches_terms(host, Predicate::is_constant) {
+            Some(is_match) => is_match,
+            None if !self.alternatives.iter().flatten().any(is_about_rows) => true,
+            None => rows.any(|row| of_row(row) != Some(false)),
+        }
+    }
+
+    /// As [`Self::matches`], where the terms that do not count are unknown.
+    fn matches_terms(&self, input: &FilterInput<'_>, counts: impl Fn(&Predicate) -> bool) -> Option<bool> {
         if self.alternatives.is_empty() {
             return Some(true);
         }
-        any(self.alternatives.iter().map(|terms| all(terms.iter().map(|term| term.matches(input)))))
+        let of_term = |term: &Term| if counts(&term.predicate) { term.matches(input) } else { None };
+        any(self.alternatives.iter().map(|terms| all(terms.iter().map(of_term))))
     }
 }
 
@@ -184,6 +204,21 @@ impl Term {
 }
 
 impl Predicate {
+    /// Whether the predicate depends on names and not on readings that change while a job runs.
+    fn is_constant(&self) -> bool {
+        match self {
+            Self::Word(_) | Self::Regex(_) | Self::Text(..) | Self::Gpu(_) | Self::Flag(Flag::Mine) => true,
+            Self::Number(number, ..) => matches!(number, NumericField::Free | NumericField::Pid | NumericField::Gpus),
+            Self::State(_) | Self::Flag(Flag::Stuck | Flag::Ended) => false,
+        }
+    }
+
+    /// Whether the predicate is about the host alone.
+    fn is_about_host(&self) -> bool {
+        matches!(self, Self::Text(TextField::Host | TextField::Tag | TextField::Model, _))
+            || matches!(self, Self::Number(NumericField::Free, ..))
+    }
+
     fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
         match self {
             Self::Word(word) => matches_any_text(input, |text| contains(text, word), Some(word)),

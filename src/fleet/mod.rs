@@ -42,4 +42,4 @@ pub use process::{
 };
 pub use process_table::ENDED_ROW_RETENTION;
 pub use rows::{BusyRank, GroupKey, GroupSummary, JobRows, Row, RowKey, SortFigures, host_rows};
-pub use users::{GpuHours, HostUsage, HostUsers, UsageLedger, UserUsage, host_users, users};
+pub use users::{GpuHours, HostUsage, HostUsers, UsageLedger, UserSort, UserUsage, host_users, users};

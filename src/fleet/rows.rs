@@ -280,6 +280,15 @@ impl JobRows {
         }
     }
 
+    /// The rows of the processes of a job with several. The only process of a job has the values of the job's row.
+    pub fn worker_rows(&self) -> impl Iterator<Item = &Row> {
+        let rows = match &self.members {
+            ProcessRows::Single(_) => &[][..],
+            ProcessRows::Multiple(rows) => rows.as_slice(),
+        };
+        rows.iter().map(|row| &**row)
+    }
+
     /// The identities of the processes, in the order of [`JobRows::processes`].
     pub fn process_keys(&self) -> impl Iterator<Item = &ProcessKey> {
         let (process, several) = match &self.members {

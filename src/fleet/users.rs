@@ -3,6 +3,7 @@
 use super::gpus::StateCounts;
 use super::{GpuState, Host, HostId, Moment, UNKNOWN_USER};
 use crate::wire::SafeText;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -86,6 +87,71 @@ impl HostUsage {
         self.memory_bytes = add_bytes(self.memory_bytes, other.memory_bytes);
         self.idle_memory_bytes = self.idle_memory_bytes.saturating_add(other.idle_memory_bytes);
         self.idle_since = earlier(self.idle_since, other.idle_since);
+    }
+}
+
+/// The column by which users are sorted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum UserSort {
+    /// User name.
+    Name,
+    /// GPUs held.
+    #[default]
+    Gpus,
+    /// GPUs in use.
+    InUse,
+    /// GPUs held idle.
+    Idle,
+    /// GPUs that look hung.
+    Hung,
+    /// Memory held.
+    Memory,
+    /// Memory held on idle GPUs.
+    IdleMemory,
+    /// GPU-hours held since the program began.
+    Held,
+    /// Duration of the longest idle GPU.
+    LongestIdle,
+}
+
+impl UserSort {
+    /// All columns, from left to right.
+    pub const ALL: [Self; 9] = [
+        Self::Name,
+        Self::Gpus,
+        Self::InUse,
+        Self::Idle,
+        Self::Hung,
+        Self::Memory,
+        Self::IdleMemory,
+        Self::Held,
+        Self::LongestIdle,
+    ];
+
+    /// Returns the column `step` places to the right; the first follows the last.
+    pub fn adjacent(self, step: isize) -> Self {
+        let count = Self::ALL.len() as isize;
+        Self::ALL[(self as isize + step).rem_euclid(count) as usize]
+    }
+
+    /// Orders the largest value first, and names alphabetically.
+    pub fn compare(self, a: &UserUsage, b: &UserUsage) -> Ordering {
+        let state = |user: &UserUsage, state| user.sum.in_state(state);
+        match self {
+            Self::Name => a.sum.who.cmp(&b.sum.who),
+            Self::Gpus => b.sum.gpus.cmp(&a.sum.gpus),
+            Self::InUse => state(b, GpuState::InUse).cmp(&state(a, GpuState::InUse)),
+            Self::Idle => state(b, GpuState::Idle).cmp(&state(a, GpuState::Idle)),
+            Self::Hung => state(b, GpuState::Hung).cmp(&state(a, GpuState::Hung)),
+            Self::Memory => b.sum.memory_bytes.cmp(&a.sum.memory_bytes),
+            Self::IdleMemory => b.sum.idle_memory_bytes.cmp(&a.sum.idle_memory_bytes),
+            Self::Held => b.gpu_hours.held_hours.total_cmp(&a.gpu_hours.held_hours),
+            // Users without an idle GPU come last.
+            Self::LongestIdle => match (a.sum.idle_since, b.sum.idle_since) {
+                (Some(a), Some(b)) => a.cmp(&b),
+                (a, b) => b.is_some().cmp(&a.is_some()),
+            },
+        }
     }
 }
 

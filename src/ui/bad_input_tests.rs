@@ -189,7 +189,7 @@ fn ten_thousand_processes_are_counted_and_the_last_is_reachable() {
     assert!(text(&app, size).contains(" of 10008 "), "{}", text(&app, size));
     press(&mut app, "G");
     let screen = text(&app, size);
-    assert!(screen.contains("python 1000.py") && screen.contains(" 9980 above "), "{screen}");
+    assert!(screen.contains(" 1000.py") && screen.contains(" 9980 above "), "{screen}");
     check_views(&[size], |size| host_with_processes(10_000, size), "crowded");
 }
 

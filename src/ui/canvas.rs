@@ -8,6 +8,7 @@
 
 use super::format::{ShortString, columns, grapheme_columns, short, truncate, truncate_start, wrap};
 use super::theme::{BoxGlyphs, Theme};
+use crate::app::Action;
 use crate::wire::safe_text::is_safe;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
@@ -25,9 +26,30 @@ const MAX_CHARACTERS: usize = 3;
 pub(super) struct Canvas<'a> {
     pub(super) buffer: &'a mut Buffer,
     pub(super) theme: &'a Theme,
+    /// The texts that act when they are clicked, in the order in which they are drawn.
+    pub(super) clickable: Vec<(Rect, Action)>,
 }
 
-impl Canvas<'_> {
+impl<'a> Canvas<'a> {
+    pub(super) fn new(buffer: &'a mut Buffer, theme: &'a Theme) -> Self {
+        Self { buffer, theme, clickable: Vec::new() }
+    }
+
+    /// Makes `width` cells act when they are clicked.
+    pub(super) fn click(&mut self, x: u16, y: u16, width: u16, action: Action) {
+        self.clickable.push((Rect { x, y, width, height: 1 }, action));
+    }
+
+    /// Marks a row of the screen as selected. Only warnings keep their colour.
+    pub(super) fn highlight(&mut self, area: Rect) {
+        let theme = self.theme;
+        for cell in self.cells(area.x, area.y, area.width) {
+            let is_warning = [theme.warn.fg, theme.crit.fg].contains(&Some(cell.fg));
+            let color = if is_warning { cell.fg } else { Color::Reset };
+            restyle(cell, theme.selected.fg(color));
+        }
+    }
+
     /// Writes `text` into at most `width` columns, cuts off the rest and returns the number of columns used.
     pub(super) fn text(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         let ascii = self.theme.ascii;
@@ -223,6 +245,8 @@ pub(super) struct Segment {
     gap: u16,
     /// Whether the segment is dropped together with the one before it: a label without its value is useless.
     is_tied: bool,
+    /// The action of a click on the text.
+    action: Option<Action>,
 }
 
 /// A line of styled texts. If it is too narrow, the texts with the lowest priority are dropped.
@@ -235,15 +259,20 @@ impl Segments {
     /// Adds a text. Of texts with equal priority the last is dropped first.
     pub(super) fn add(&mut self, priority: u8, gap: u16, text: ShortString, style: Style) {
         if !text.is_empty() {
-            self.segments.push(Segment { text, style, priority, gap, is_tied: false });
+            self.segments.push(Segment { text, style, priority, gap, is_tied: false, action: None });
         }
     }
 
     /// Adds a text that is dropped together with the one before it.
     pub(super) fn add_tied(&mut self, gap: u16, text: ShortString, style: Style) {
         if let (Some(priority), false) = (self.segments.last().map(|last| last.priority), text.is_empty()) {
-            self.segments.push(Segment { text, style, priority, gap, is_tied: true });
+            self.segments.push(Segment { text, style, priority, gap, is_tied: true, action: None });
         }
+    }
+
+    /// Makes the last `count` texts act when they are clicked.
+    pub(super) fn click(&mut self, count: usize, action: Action) {
+        self.segments.iter_mut().rev().take(count).for_each(|segment| segment.action = Some(action));
     }
 
     /// Adds all segments of another line after `gap` empty columns.
@@ -292,7 +321,14 @@ impl Segments {
                 canvas.repeat(x + used, y, gap, " ", Style::new());
                 used += gap;
             }
-            used += canvas.text(x + used, y, width.saturating_sub(used), &segment.text, segment.style);
+            let taken = canvas.text(x + used, y, width.saturating_sub(used), &segment.text, segment.style);
+            used += taken;
+            if let Some(action) = segment.action {
+                // The gap between a key and its text belongs to both.
+                let is_same = index > 0 && self.segments[index - 1].action == segment.action;
+                let taken = taken + if is_same { segment.gap.min(used - taken) } else { 0 };
+                canvas.click(x + used - taken, y, taken, action);
+            }
         }
         used
     }
@@ -434,7 +470,7 @@ mod tests {
     fn row(width: u16, ascii: bool, draw: impl FnOnce(&mut Canvas<'_>)) -> String {
         let theme = Theme::new(DisplaySettings { ascii, ..DisplaySettings::default() });
         let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
-        draw(&mut Canvas { buffer: &mut buffer, theme: &theme });
+        draw(&mut Canvas::new(&mut buffer, &theme));
         buffer.content().iter().map(Cell::symbol).collect()
     }
 

@@ -184,7 +184,7 @@ mod tests {
     fn chart(size: (u16, u16), ascii: bool, points: &[Option<f32>]) -> Vec<String> {
         let theme = Theme::new(DisplaySettings { ascii, ..DisplaySettings::default() });
         let mut buffer = Buffer::empty(Rect::new(0, 0, size.0, size.1));
-        let mut canvas = Canvas { buffer: &mut buffer, theme: &theme };
+        let mut canvas = Canvas::new(&mut buffer, &theme);
         draw(&mut canvas, Rect::new(0, 0, size.0, size.1), points, &Scale::percent(), Style::new());
         lines(&buffer)
     }

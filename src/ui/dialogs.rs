@@ -1,4 +1,4 @@
-//! The dialogs over a view: confirmation of a signal, login prompts, the user picker and the command palette.
+//! The dialogs over a view: confirmation of a signal, login prompts, the user picker and the palette.
 //!
 //! ```text
 //! ┏━ Unknown host key  1 of 2 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ hgx-10 ━┓
@@ -12,8 +12,9 @@
 
 use super::areas::centered;
 use super::canvas::{Canvas, LineWriter};
-use super::format::{columns, memory, plural, short, strip_directories, wrap};
+use super::format::{columns, command_text, memory, plural, short, strip_directories, wrap};
 use crate::app::dialogs::{IGNORE_KEYS_FOR, PromptDialog, SAVE_WORD};
+use crate::app::palette::PaletteTarget;
 use crate::app::signals::{Confirmation, SignalDialog, signal_name};
 use crate::app::{App, SignalTarget};
 use crate::fleet::{Moment, gpu_list};
@@ -21,6 +22,7 @@ use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::SafeText;
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
+use std::borrow::Cow;
 
 const SIGNAL_COLUMNS: u16 = 78;
 const LABEL: u16 = 11;
@@ -354,39 +356,44 @@ pub(super) fn draw_user_picker(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     }
 }
 
-const PALETTE_COLUMNS: u16 = 64;
+const PALETTE_COLUMNS: u16 = 76;
 /// The maximum number of visible entries.
-const PALETTE_MAX_ROWS: u16 = 16;
+const PALETTE_MAX_ROWS: u16 = 18;
+/// Columns of the kind of an entry.
+const KIND_COLUMNS: u16 = 9;
 
-/// Draws the command palette over the body while it is open.
+/// Draws the palette over the body while it is open.
 pub(super) fn draw_palette(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     let Some(palette) = app.palette() else { return };
-    let entries = app.palette_entries();
     let theme = canvas.theme;
     // The height does not depend on the typed text, so that the dialog does not jump.
     let area = centered(body, PALETTE_COLUMNS, PALETTE_MAX_ROWS + 3);
-    canvas.dialog(area, " Command ", theme.focus);
+    canvas.dialog(area, " Find a host, user, view, process or command ", theme.focus);
     let (x, width) = (area.x + 2, area.width.saturating_sub(4));
     canvas.text(area.x + 1, area.y + 1, 1, ":", theme.focus);
     let used = canvas.fit(x + 1, area.y + 1, width.saturating_sub(2), palette.text(), theme.plain);
     canvas.text(x + 1 + used, area.y + 1, 1, theme.glyphs.caret, theme.focus);
     let shown = usize::from(area.height.saturating_sub(3));
-    let selected = palette.index().min(entries.len().saturating_sub(1));
-    let top = (selected + 1).saturating_sub(shown);
-    if entries.is_empty() {
-        canvas.fit(x, area.y + 2, width, "no matching action", theme.dim);
+    let count = palette.matches().len();
+    let top = (palette.index() + 1).saturating_sub(shown);
+    if count == 0 {
+        canvas.fit(x, area.y + 2, width, "nothing matches", theme.dim);
     }
-    for (row, (index, line)) in entries.iter().enumerate().skip(top).take(shown).enumerate() {
+    for (row, (index, entry)) in palette.matches().enumerate().skip(top).take(shown).enumerate() {
         let y = area.y + 2 + row as u16;
-        let style = if index == selected { theme.focus } else { theme.plain };
-        if index == selected {
+        canvas.fit(x, y, KIND_COLUMNS.min(width), entry.target.word(), theme.dim);
+        let (x, width) = (x + KIND_COLUMNS, width.saturating_sub(KIND_COLUMNS));
+        let detail = (columns(&entry.detail) as u16).min(width / 2);
+        let title = match entry.target {
+            PaletteTarget::Process(_) => command_text(&entry.title),
+            _ => Cow::Borrowed(entry.title.as_str()),
+        };
+        canvas.fit(x, y, width.saturating_sub(detail + 2), &title, theme.plain);
+        canvas.right(x + width - detail, y, detail, &entry.detail, theme.dim);
+        if index == palette.index() {
             canvas.text(area.x + 1, y, 1, theme.glyphs.pointer, theme.focus);
+            canvas.highlight(Rect { x: area.x + 1, y, width: area.width.saturating_sub(2), height: 1 });
         }
-        let keys = app.keymap().keys_label(line);
-        let keys_columns = (columns(keys) as u16).min(width / 3);
-        canvas.fit(x, y, width.saturating_sub(keys_columns + 2), line.description, style);
-        canvas.right(x + width - keys_columns, y, keys_columns, keys, theme.dim);
     }
-    let below = entries.len().saturating_sub(top + shown);
-    canvas.more_below(area, below, "");
+    canvas.more_below(area, count.saturating_sub(top + shown), "");
 }

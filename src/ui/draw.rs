@@ -17,11 +17,11 @@ use super::format::{clock, gib, interval, plural, short, watts};
 use super::theme::Theme;
 use super::{dialogs, findings, gpu, grid, help, host, list, log, process, users, wall};
 use crate::app::layout::MIN_SIZE;
-use crate::app::{App, View};
+use crate::app::{Action, App, View};
 use crate::fleet::{GpuState, Moment};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
+use ratatui::layout::{Position, Rect};
 
 /// Facts about a drawn screen that later keys depend on: they follow from how texts were wrapped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,9 +38,26 @@ pub fn draw(app: &App, frame: &mut Frame<'_>, now: Moment) -> Drawn {
 
 /// Draws into a part of a buffer.
 pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) -> Drawn {
-    let mut drawn = Drawn::default();
     let theme = Theme::new(app.settings);
-    let mut canvas = Canvas { buffer, theme: &theme };
+    draw_screen(&mut Canvas::new(buffer, &theme), app, area, now)
+}
+
+/// Returns what a click on a cell does, if a hint, a column header or another label is there.
+///
+/// It draws the screen to find out, so that a click reaches the label that the user sees.
+pub fn action_at(app: &App, column: u16, row: u16, now: Moment) -> Option<Action> {
+    let area = Rect::new(0, 0, app.size().0, app.size().1);
+    let theme = Theme::new(app.settings);
+    let mut buffer = Buffer::empty(area);
+    let mut canvas = Canvas::new(&mut buffer, &theme);
+    draw_screen(&mut canvas, app, area, now);
+    let is_hit = |(label, _): &&(Rect, Action)| label.contains(Position::new(column, row));
+    canvas.clickable.iter().rev().find(is_hit).map(|(_, action)| *action)
+}
+
+fn draw_screen(canvas: &mut Canvas<'_>, app: &App, area: Rect, now: Moment) -> Drawn {
+    let mut drawn = Drawn::default();
+    let theme = canvas.theme;
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let text = format!("needs {}x{}, this is {}x{}", MIN_SIZE.0, MIN_SIZE.1, area.width, area.height);
         canvas.fit(area.x, area.y, area.width, &text, theme.plain);
@@ -51,37 +68,41 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) -> Dra
     let size = (area.width, area.height);
     let screen_layout = app.screen_layout(size);
     let areas = ScreenAreas::of(area, &screen_layout);
-    draw_header(&mut canvas, areas.header, app, now);
+    draw_header(canvas, areas.header, app, now);
     match app.screen().view() {
         View::Overview => {
-            grid::draw(&mut canvas, areas.grid, app, &screen_layout, now);
-            list::draw(&mut canvas, areas.list, app, now);
+            grid::draw(canvas, areas.grid, app, &screen_layout, now);
+            list::draw(canvas, areas.list, app, now);
         }
         View::Host(id) => {
             if let Some(host) = app.fleet().host(*id) {
-                host::draw(&mut canvas, areas.body, app, host, app.host_layout(size), now);
+                host::draw(canvas, areas.body, app, host, app.host_layout(size), now);
             }
         }
-        View::Gpu(id, position) => gpu::draw(&mut canvas, areas.body, app, *id, *position, now),
-        View::Users => users::draw(&mut canvas, areas.body, app, now),
-        View::Log(id) => log::draw_log(&mut canvas, areas.body, app, *id, now),
-        View::Wall => wall::draw(&mut canvas, areas.body, app, now),
-        View::Processes => process::draw_processes(&mut canvas, areas.body, app, now),
-        View::Findings => findings::draw(&mut canvas, areas.body, app, now),
-        View::History => log::draw_history(&mut canvas, areas.body, app),
+        View::Gpu(id, position) => gpu::draw(canvas, areas.body, app, *id, *position, now),
+        View::Users => users::draw(canvas, areas.body, app, now),
+        View::Log(id) => log::draw_log(canvas, areas.body, app, *id, now),
+        View::Wall => wall::draw(canvas, areas.body, app, now),
+        View::Processes => process::draw_processes(canvas, areas.body, app, now),
+        View::Findings => findings::draw(canvas, areas.body, app, now),
+        View::History => log::draw_history(canvas, areas.body, app),
         View::Process(key) => {
-            drawn.process_scroll_limit = process::draw(&mut canvas, areas.body, app, key, now);
+            drawn.process_scroll_limit = process::draw(canvas, areas.body, app, key, now);
         }
     }
-    if let Some(top) = app.screen().help {
-        help::draw_help(&mut canvas, areas.body, app, top);
+    if app.mode().covers_view() {
+        // A dialog hides the labels of the view from clicks.
+        canvas.clickable.clear();
     }
-    help::draw_filter_help(&mut canvas, areas.body, app);
-    dialogs::draw_palette(&mut canvas, areas.body, app);
-    dialogs::draw_signal_dialog(&mut canvas, areas.body, app, clock);
-    dialogs::draw_user_picker(&mut canvas, areas.body, app);
-    dialogs::draw_prompt_dialog(&mut canvas, areas.body, app, clock);
-    help::draw_hints(&mut canvas, areas.hints, app, clock);
+    if let Some(dialog) = &app.screen().help {
+        help::draw_help(canvas, areas.body, app, dialog);
+    }
+    help::draw_filter_help(canvas, areas.body, app);
+    dialogs::draw_palette(canvas, areas.body, app);
+    dialogs::draw_signal_dialog(canvas, areas.body, app, clock);
+    dialogs::draw_user_picker(canvas, areas.body, app);
+    dialogs::draw_prompt_dialog(canvas, areas.body, app, clock);
+    help::draw_hints(canvas, areas.hints, app, clock);
     drawn
 }
 
@@ -152,6 +173,7 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| theme.severity_style(worst));
         line.add(13, 3, short!("{} finding{}", findings.firing, plural(findings.firing as usize)), style);
+        line.click(1, Action::Findings);
         if findings.mine > 0 {
             line.add(6, 0, short!(", {} yours", findings.mine), style);
         }
@@ -181,11 +203,15 @@ fn right_side(canvas: &Canvas<'_>, app: &App, now: Moment) -> Segments {
     }
     if app.frozen_since().is_some() {
         line.add(10, 3, short!("FROZEN (Z)"), theme.warn);
+        line.click(1, Action::Freeze);
     }
     match app.prompts().count() {
         0 => {}
         1 => line.add(8, 3, short!("1 prompt (P)"), theme.warn),
         count => line.add(8, 3, short!("{count} prompts (P)"), theme.warn),
+    }
+    if app.prompts().count() > 0 {
+        line.click(1, Action::OpenPrompts);
     }
     line.add(INTERVAL, 3, short!("every {}", interval(app.interval()).as_str()), theme.dim);
     line.add(CLOCK, 3, clock(now, app.settings.utc_offset_seconds), theme.plain);

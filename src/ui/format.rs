@@ -1,6 +1,6 @@
 //! Formats values for the screen. Unknown values are `-`, never 0.
 
-use crate::fleet::Moment;
+use crate::fleet::{Moment, program_and_arguments};
 use crate::wire::format::{DurationStyle, duration};
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -277,6 +277,22 @@ pub(super) fn strip_directories(command: &str) -> Cow<'_, str> {
     Cow::Owned(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "))
 }
 
+/// The command line for a table: the script and its arguments, without interpreter, launcher and directories. The detail
+/// views show the whole command.
+pub(super) fn command_text(command: &str) -> Cow<'_, str> {
+    let command = program_and_arguments(command);
+    let is_path = |word: &str| word.starts_with('/') || (word.starts_with('-') && word.contains("=/"));
+    if !command.contains("  ") && !command.ends_with(' ') && !command.split(' ').any(is_path) {
+        return Cow::Borrowed(command);
+    }
+    let words = command.split_whitespace().map(|word| match word.split_once('=') {
+        Some((option, path)) if word.starts_with('-') => Cow::Owned(format!("{option}={}", file_name(path))),
+        _ if word.starts_with('/') => Cow::Borrowed(file_name(word)),
+        _ => Cow::Borrowed(word),
+    });
+    Cow::Owned(words.collect::<Vec<_>>().join(" "))
+}
+
 const INTERPRETERS: [&str; 6] = ["python", "bash", "sh", "perl", "ruby", "node"];
 
 /// Returns the part after the last slash. Directories, settings such as `x=/y` and kernel threads (`[name/0]`) stay whole.
@@ -329,6 +345,31 @@ mod tests {
         for (rate_of, shown) in [(0.0, "0K/s"), (80.0 * 1024.0, "80K/s"), (12.4 * MIB, "12M/s"), (1.24 * GIB, "1.2G/s")]
         {
             assert_eq!(rate(rate_of).as_str(), shown);
+        }
+    }
+
+    #[test]
+    fn a_command_begins_with_its_script_and_shows_no_directories() {
+        for (command, shown) in [
+            (
+                "/opt/conda/bin/python -u train.py --model llama-8b --data /data/pile",
+                "train.py --model llama-8b --data pile",
+            ),
+            (
+                "torchrun --nproc_per_node 8 jobs/pretrain.py --config configs/moe.yaml",
+                "pretrain.py --config configs/moe.yaml",
+            ),
+            (
+                "/home/carol/.venv/bin/python3 -m ipykernel_launcher -f /home/carol/.local/share/jupyter/kernel-8f3a1c.json",
+                "ipykernel_launcher -f kernel-8f3a1c.json",
+            ),
+            ("/usr/bin/python3 /usr/local/bin/vllm serve Qwen/Qwen3-32B", "vllm serve Qwen/Qwen3-32B"),
+            ("python sft.py  --out=/scratch/run 1", "sft.py --out=run 1"),
+            ("python sft.py --out=a=/b", "sft.py --out=a=/b"),
+            ("VLLM::Worker_TP0", "VLLM::Worker_TP0"),
+            ("", ""),
+        ] {
+            assert_eq!(command_text(command), shown);
         }
     }
 

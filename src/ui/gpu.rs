@@ -16,6 +16,7 @@ use super::format::{
 use super::gpu_line;
 use super::theme::Theme;
 use crate::app::{App, GpuSummary, Metric};
+use crate::diagnosis::UnusedReason;
 use crate::fleet::{GpuState, Host, HostId, Moment, Process, SeriesKey, program_name};
 use crate::wire::{Availability, ClocksEventReasons, ComputeMode, GpuHealth, GpuInfo, RecoveryAction};
 use ratatui::layout::Rect;
@@ -43,7 +44,12 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     };
     draw_title(canvas, body, app, host, gpu, position, now);
     let inner = Rect { y: body.y + 1, height: body.height.saturating_sub(1), ..body };
-    let lines = reading_lines(canvas, host, gpu, position);
+    let mut lines = reading_lines(canvas, host, gpu, position);
+    if let Some(reason) = app.unused_reason(host, position) {
+        let mut line = Segments::default();
+        line.add(9, 0, short!("not free: {}", unused_text(reason)), canvas.theme.plain);
+        lines.insert(0, line);
+    }
     let findings = app
         .findings()
         .of_host(id)
@@ -91,6 +97,16 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     }
     if !summary.is_fresh {
         canvas.dim(inner);
+    }
+}
+
+fn unused_text(reason: UnusedReason) -> &'static str {
+    match reason {
+        UnusedReason::Reserved => "reserved in hosts.toml",
+        UnusedReason::Allocated => "Slurm has allocated it to a job",
+        UnusedReason::AllocationUnknown => "Slurm may have allocated it to a job",
+        UnusedReason::Mig => "in MIG mode, only its instances run work",
+        UnusedReason::Held => "a process holds a little memory on it",
     }
 }
 

@@ -3,9 +3,9 @@
 use super::areas::centered;
 use super::canvas::{Canvas, Segments};
 use super::format::{columns, short, truncate_start, wrap};
-use crate::app::help::{HelpLine, help_lines};
+use crate::app::help::{HelpDialog, HelpLine, HelpRow, Sign};
 use crate::app::list_filter::{FILTER_MEANING_INDENT, filter_help_area, filter_help_pages, filter_meaning_column};
-use crate::app::screen::HELP_WIDE_COLUMNS;
+use crate::app::screen::help_columns;
 use crate::app::{Action, App, FilterLine, Mode, View};
 use crate::fleet::{FILTER_SYNTAX, Link, Moment};
 use ratatui::layout::Rect;
@@ -31,7 +31,7 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
         .keymap()
         .hints(app.mode())
         .filter(|(action, ..)| is_useful(*action, app))
-        .map(|(action, keys, text)| (shown_keys(action, keys), text))
+        .map(|(action, keys, text)| (action, shown_keys(action, keys), text))
         .collect();
     if matches!(app.mode(), Mode::SortMenu | Mode::SignalMenu) {
         draw_menu(
@@ -55,19 +55,20 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
             pairs.push(hint);
         }
     }
-    for (keys, text) in pairs {
+    for (action, keys, text) in pairs {
         line.add(1, 2, short!("{keys}"), canvas.theme.plain);
         line.add(1, 1, short!("{text}"), canvas.theme.dim);
+        line.click(2, action);
     }
     line.draw(canvas, x, area.y, width);
 }
 
 /// Draws the keys of a menu in as many rows as they need; the last one is `line`. The rows above it are cleared.
-fn draw_menu(canvas: &mut Canvas<'_>, line: Rect, lead: &str, hints: &[(&str, &str)]) {
+fn draw_menu(canvas: &mut Canvas<'_>, line: Rect, lead: &str, hints: &[(Action, &str, &str)]) {
     let mut rows = vec![Segments::default()];
     let indent = columns(lead) as u16;
     let mut used = usize::from(indent);
-    for &(keys, text) in hints {
+    for &(action, keys, text) in hints {
         let needed = 2 + columns(keys) + 1 + columns(text);
         if used + needed > usize::from(line.width) && used > usize::from(indent) {
             rows.push(Segments::default());
@@ -77,6 +78,7 @@ fn draw_menu(canvas: &mut Canvas<'_>, line: Rect, lead: &str, hints: &[(&str, &s
         if let Some(row) = rows.last_mut() {
             row.add(1, 2, short!("{keys}"), canvas.theme.plain);
             row.add(1, 1, short!("{text}"), canvas.theme.dim);
+            row.click(2, action);
         }
     }
     let top = (line.y + 1).saturating_sub(rows.len() as u16);
@@ -161,9 +163,10 @@ fn filter_hints(canvas: &Canvas<'_>, app: &App, available: u16) -> Segments {
     let mut right = Segments::default();
     let (matching, total) = app.row_counts();
     right.add(9, 0, short!("{matching} of {total} shown"), canvas.theme.plain);
-    for (_, keys, text) in app.keymap().hints(Mode::FilterLine) {
+    for (action, keys, text) in app.keymap().hints(Mode::FilterLine) {
         right.add(5, 2, short!("{keys}"), canvas.theme.plain);
         right.add(5, 1, short!("{text}"), canvas.theme.dim);
+        right.click(2, action);
     }
     right.fit(available);
     right
@@ -193,49 +196,77 @@ fn shown_keys(action: Action, keys: &str) -> &str {
     if action == Action::Submit { keys } else { keys.split(' ').next().unwrap_or(keys) }
 }
 
-fn hint_columns((keys, text): (&str, &str)) -> usize {
+fn hint_columns((_, keys, text): (Action, &str, &str)) -> usize {
     columns(keys) + 1 + columns(text) + 2
 }
 
+/// Columns of the keys and of the gap behind them.
+const KEY_COLUMNS: u16 = 10;
+
 /// Draws the help dialog over the body.
-pub(super) fn draw_help(canvas: &mut Canvas<'_>, body: Rect, app: &App, top: usize) {
-    let columns = if body.width >= HELP_WIDE_COLUMNS { 2 } else { 1 };
-    let lines = help_lines(app.settings.is_readonly);
-    let rows = lines.len().div_ceil(columns) as u16 + 2;
-    // At 140 columns no line is cut.
-    let width = match body.width {
-        140.. => 140,
-        HELP_WIDE_COLUMNS.. => 104,
-        _ => 62,
+pub(super) fn draw_help(canvas: &mut Canvas<'_>, body: Rect, app: &App, dialog: &HelpDialog) {
+    let rows = app.help_rows(dialog, body.width);
+    let columns = help_columns(dialog, body.width) as u16;
+    // At these widths no line is cut.
+    let width = match (columns, dialog.is_all) {
+        (2, true) => 140,
+        (2, false) => 90,
+        _ => 64,
     };
-    let area = centered(body, width, rows);
-    canvas.dialog(area, " Keys ", canvas.theme.focus);
+    let area = centered(body, width, (rows.len() as u16).saturating_add(2));
+    let title = if dialog.is_all { short!(" All keys ") } else { short!(" Keys: {} ", dialog.mode.location()) };
+    canvas.dialog(area, &title, canvas.theme.focus);
     let version = env!("CARGO_PKG_VERSION");
     let about = format!(" gpufleet {version} ");
-    let width = (about.len() as u16).min(area.width.saturating_sub(12));
+    let width = (about.len() as u16).min(area.width.saturating_sub(columns_of(&title) + 4));
     canvas.right(area.right().saturating_sub(2 + width), area.y, width, &about, canvas.theme.dim);
 
     let shown = usize::from(area.height.saturating_sub(2));
-    let top = top.min(lines.len().saturating_sub(shown * columns));
-    let below = lines.len().saturating_sub(top + shown * columns);
-    canvas.more_below(area, below, " lines");
-    let width = (area.width.saturating_sub(3) / columns as u16).saturating_sub(1);
-    for (index, line) in lines.iter().skip(top).take(shown * columns).enumerate() {
-        let x = area.x + 2 + (index / shown) as u16 * (width + 1);
-        let y = area.y + 1 + (index % shown) as u16;
-        match line {
-            HelpLine::Empty => {}
-            HelpLine::Title(title) => {
-                canvas.fit(x, y, width, title, canvas.theme.focus);
+    let top = dialog.top.min(rows.len().saturating_sub(shown));
+    canvas.more_below(area, rows.len().saturating_sub(top + shown), " lines");
+    let left = area.x + 2;
+    let inner = area.width.saturating_sub(3);
+    for (y, row) in (area.y + 1..).zip(rows.iter().skip(top).take(shown)) {
+        match row {
+            HelpRow::Empty => {}
+            HelpRow::Title(title) => {
+                canvas.fit(left, y, inner, title, canvas.theme.focus);
             }
-            HelpLine::Keys(binding) => {
-                canvas.fit(x + 1, y, 10, app.keymap().keys_label(binding), canvas.theme.plain);
-                canvas.fit(x + 12, y, width.saturating_sub(12), binding.description, canvas.theme.dim);
+            HelpRow::Lines(lines) => {
+                let is_example = matches!(lines.first(), Some(HelpLine::Example(..)));
+                let step = inner / if is_example { 1 } else { columns };
+                for (line, x) in lines.iter().zip((left..).step_by(usize::from(step.max(1)))) {
+                    draw_help_line(canvas, Rect { x, y, width: step.saturating_sub(1), height: 1 }, line);
+                }
             }
-            HelpLine::Example(example, meaning) => {
-                let used = canvas.fit(x + 1, y, width.saturating_sub(1), example, canvas.theme.plain).max(10) + 2;
-                canvas.fit(x + 1 + used, y, width.saturating_sub(1 + used), meaning, canvas.theme.dim);
-            }
+        }
+    }
+}
+
+fn columns_of(text: &str) -> u16 {
+    columns(text) as u16
+}
+
+fn draw_help_line(canvas: &mut Canvas<'_>, area: Rect, line: &HelpLine) {
+    let theme = canvas.theme;
+    let Rect { x, y, width, .. } = area;
+    match line {
+        HelpLine::Keys(keys, text) => {
+            let used = canvas.fit(x, y, width, keys, theme.plain).max(KEY_COLUMNS) + 1;
+            canvas.fit(x + used, y, width.saturating_sub(used), text, theme.dim);
+        }
+        HelpLine::Sign(sign, meaning) => {
+            let (glyph, style) = match sign {
+                Sign::State(state) => (theme.state_glyph(*state), theme.state_style(*state, None)),
+                Sign::LowPower => (theme.glyphs.bar_hollow, theme.warn),
+                Sign::Character(text) => (*text, theme.warn),
+            };
+            canvas.fit(x, y, width, glyph, style);
+            canvas.fit(x + 4, y, width.saturating_sub(4), meaning, theme.dim);
+        }
+        HelpLine::Example(example, meaning) => {
+            let used = canvas.fit(x, y, width, example, theme.plain).max(KEY_COLUMNS) + 2;
+            canvas.fit(x + used, y, width.saturating_sub(used), meaning, theme.dim);
         }
     }
 }

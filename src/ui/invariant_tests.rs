@@ -1,7 +1,7 @@
 //! Properties of every view, over random fleets, connection states, sizes and keys.
 
 use super::findings::title_text;
-use super::format::strip_directories;
+use super::format::command_text;
 use super::testing::{cells_at, is_forbidden, lines, text};
 use super::{areas, draw_into};
 use crate::app::layout::{MIN_SIZE, PaneFrame};
@@ -9,7 +9,7 @@ use crate::app::testing::{
     LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, reported_once, update,
 };
 use crate::app::{App, DisplaySettings, Event, FindingLine, ThemeChoice};
-use crate::fleet::{ConnectPhase, GpuState, HostUpdate, LinkError, LinkErrorKind, program_and_arguments};
+use crate::fleet::{ConnectPhase, GpuState, HostUpdate, LinkError, LinkErrorKind};
 use proptest::prelude::*;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
@@ -300,7 +300,10 @@ proptest! {
         for line in listed.filter(|line| line.ends_with('┃') && line.contains(" n0")) {
             let shown = line.trim_end_matches('┃').trim_end();
             let is_whole = app.rows().iter().any(|row| {
-                shown.ends_with(&*strip_directories(&row.command)) || shown.ends_with(program_and_arguments(&row.command))
+                let command = command_text(&row.command);
+                let (program, arguments) = command.split_once(' ').unwrap_or((&command, ""));
+                // The number of workers may be between the program and its arguments.
+                shown.ends_with(&*command) || (shown.contains(program) && shown.ends_with(arguments))
             });
             prop_assert!(is_whole || shown.ends_with('…'), "cut without a mark: {line}");
         }

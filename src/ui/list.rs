@@ -3,23 +3,20 @@
 //! ```text
 //! ╭─ Processes 1-3 of 30 ───────────────────────────────────── sort problems first  group job ─╮
 //! │ HOST   GPU       PID USER      GMEM  SM%  TIME STATE        COMMAND                               │
-//! │▸hgx-04 4,5     12001 dmitri    140G  100 9h40m hung? 18m      python sft.py --fsdp                │
-//! │ hgx-02 0-7      5061 erika     495G   96   55m              + x8 torchrun --nproc_per_node 8      │
-//! │ hgx-06 7       24741 fumi       71G   99   12m                python gan.py --res 1024            │
+//! │▸hgx-04 4,5     12001 dmitri    140G  100 9h40m hung? 18m    sft.py --fsdp                         │
+//! │ hgx-02 0-7      5061 erika     495G   96   55m            + pretrain.py x8 --config moe-13b.yaml  │
+//! │ hgx-06 7       24741 fumi       71G   99   12m              gan.py --res 1024                     │
 //! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: focus list ──╯
 //! ```
 
 use super::canvas::{Canvas, Segments};
 use super::chart;
-use super::format::{
-    ShortString, age, brief_span, columns, memory, or_dash, short, shorten_host_name, strip_directories,
-};
-use crate::app::App;
+use super::format::{ShortString, age, brief_span, columns, command_text, memory, or_dash, short, shorten_host_name};
 use crate::app::layout::LIST_FRAME_ROWS;
+use crate::app::{Action, App};
 use crate::diagnosis::{Finding, FindingGpu};
 use crate::fleet::{
     FoldState, GpuState, Group, GroupKey, GroupSummary, Link, ListRow, Moment, ProcessTrouble, Row, SortKey, gpu_list,
-    program_and_arguments,
 };
 use crate::wire::ProcessState;
 use ratatui::layout::Rect;
@@ -41,13 +38,13 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     draw_title(canvas, area, app, top, shown.len());
     draw_bottom(canvas, area, app, &rows[top + shown.len()..], top, focused);
 
-    // The pointer has its own column, and so have tags if there are any.
-    let tags = u16::from(!cursor.tagged().is_empty());
-    let inner = Rect { x: area.x + 2 + tags, y: area.y + 1, width: area.width - 3 - tags, height: area.height - 2 };
+    // One column for the pointer and for tags, so that a tag moves nothing.
+    let inner = Rect { x: area.x + 2, y: area.y + 1, width: area.width - 3, height: area.height - 2 };
     // Group rows name one host and count the others: `hgx-01 +3`.
     let more = if matches!(cursor.order().group, Group::DistributedJob | Group::User) { 3 } else { 0 };
     let host = if app.screen().list_host().is_some() { 0 } else { longest_host(app) + more };
-    let column_widths = list_columns(inner.width, host);
+    let states = shown.iter().map(|row| columns(&state_text(canvas, row, app, now, u16::MAX).0) as u16);
+    let column_widths = list_columns(inner.width, host, states.max().unwrap_or(0));
     draw_headers(canvas, inner, &column_widths, app);
     if rows.is_empty() {
         canvas.fit(inner.x, inner.y + 1, inner.width, &empty_list_text(app), canvas.theme.dim);
@@ -130,7 +127,9 @@ fn draw_title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown:
         None if order.is_descending => right.add(2, 0, short!("sort problems last"), theme.dim),
         None => right.add(2, 0, short!("sort problems first"), theme.dim),
     }
+    right.click(1, Action::SortMenu);
     right.add(1, 2, short!("group {}", order.group.word()), theme.dim);
+    right.click(1, Action::Group);
     let available = area.width.saturating_sub(6);
     left.fit(available);
     right.fit(available.saturating_sub(left.width() + 3));
@@ -169,6 +168,7 @@ fn draw_bottom(canvas: &mut Canvas<'_>, area: Rect, app: &App, below: &[ListRow]
     let mut right = Segments::default();
     if !focused {
         right.add(1, 0, short!("Tab: focus list"), theme.dim);
+        right.click(1, Action::NextFocus);
     }
     right.fit(area.width.saturating_sub(left.width() + 9));
     canvas.edge(area, area.bottom() - 1, &left, &right);
@@ -192,6 +192,11 @@ fn draw_headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u
         } else {
             let gutter = if column == Column::Command { gutter(order.group, 0).min(width) } else { 0 };
             canvas.text(x + gutter, line.y, width - gutter, &head, style);
+        }
+        match column.sort_key() {
+            Some(_) if sorted => canvas.click(x, line.y, width, Action::SortReverse),
+            Some(key) => canvas.click(x, line.y, width, Action::SortBy(key)),
+            None => {}
         }
         x += width + 1;
     }
@@ -238,13 +243,11 @@ fn draw_row(
     context: &RowContext<'_>,
 ) {
     let theme = canvas.theme;
-    let mut style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };
-    if context.selected {
-        style = style.patch(theme.focus);
-        canvas.text(line.x - 1, line.y, 1, theme.glyphs.pointer, theme.focus);
-    }
+    let style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };
     if context.app.screen().list.tagged().contains(&row.key) {
-        canvas.text(line.x - 2, line.y, 1, "*", theme.warn);
+        canvas.text(line.x - 1, line.y, 1, "*", theme.warn);
+    } else if context.selected {
+        canvas.text(line.x - 1, line.y, 1, theme.glyphs.pointer, theme.focus);
     }
     let mut x = line.x;
     for &(column, width) in column_widths {
@@ -282,12 +285,14 @@ fn draw_row(
             }
             Column::State => {
                 let (state, state_style) = state_text(canvas, row, context.app, context.now, width);
-                let style = if context.selected { state_style.patch(theme.focus) } else { state_style };
-                canvas.fit(x, line.y, width, &state, style);
+                canvas.fit(x, line.y, width, &state, state_style);
             }
             Column::Command => draw_command(canvas, Rect { x, width, ..line }, row, context, style),
         }
         x += width + 1;
+    }
+    if context.selected {
+        canvas.highlight(Rect { x: line.x - 1, width: line.width + 1, ..line });
     }
 }
 
@@ -377,17 +382,23 @@ fn draw_command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &Ro
         canvas.text(area.x + gutter.saturating_sub(2), area.y, 1, mark, theme.dim);
     }
     let mut x = area.x + gutter;
-    if row.workers > 1 && matches!(row.fold_state, FoldState::Folded | FoldState::Open) {
-        x += canvas.text(x, area.y, area.right() - x, &short!("x{} ", row.workers), theme.dim);
-    }
     if let Some(head) = row.group_summary.as_deref().filter(|_| row.key.group == Some(GroupKey::DistributedJob)) {
         x += canvas.text(x, area.y, area.right() - x, &distributed_job_text(head), theme.dim);
     }
+    let command = command_text(&row.command);
     let available = area.right().saturating_sub(x);
-    let whole = strip_directories(&row.command);
-    // If the command does not fit, the script matters more than its interpreter and the options of torchrun.
-    let shown = if columns(&whole) > usize::from(available) { program_and_arguments(&row.command) } else { &whole };
-    canvas.fit(x, area.y, available, shown, style);
+    if row.workers < 2 || !matches!(row.fold_state, FoldState::Folded | FoldState::Open) {
+        canvas.fit(x, area.y, available, &command, style);
+        return;
+    }
+    // The number of workers stands behind the script: `pretrain.py x8 --config moe.yaml`.
+    let workers = short!(" x{}", row.workers);
+    let (program, arguments) = command.split_at(command.find(' ').unwrap_or(command.len()));
+    canvas.fit(x, area.y, available, &format!("{program}{}{arguments}", workers.as_str()), style);
+    let before = columns(program) as u16;
+    if before + (columns(&workers) as u16) < available {
+        canvas.text(x + before, area.y, available - before, &workers, theme.dim);
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -484,10 +495,14 @@ const COMMAND_PREFERRED_COLUMNS: u16 = 30;
 /// Empty columns between two columns.
 const GAP: u16 = 1;
 
+/// The limits of the state column: its header with the sort arrow, and a memory leak since days.
+const STATE_COLUMNS: (u16, u16) = (6, 22);
+
 /// Chooses the columns for a line of `width`, with their widths. Columns are dropped in this order: RSS, S, %GM, CPU%,
 /// sparkline, TIME, PID; the first three already if the command would be short. `host` is the width of the longest host
-/// name, 0 if all rows belong to one host.
-pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
+/// name, 0 if all rows belong to one host. `state` is the width of the longest state on the screen: it changes with the
+/// readings, so it decides about the widths of state and command and not about the columns.
+pub(super) fn list_columns(width: u16, host: u16, state: u16) -> Vec<(Column, u16)> {
     use Column::{
         Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, Sparkline, State, Time, User,
     };
@@ -518,6 +533,11 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
             columns.retain(|(column, _)| *column != dropped);
         }
     }
+    if let Some((_, usual)) = columns.pop() {
+        // A long state takes more than its usual width only where the command keeps a readable part.
+        let room = width.saturating_sub(used(&columns) + GAP + COMMAND_MIN_COLUMNS).max(usual);
+        columns.push((State, state.clamp(STATE_COLUMNS.0, STATE_COLUMNS.1).min(room)));
+    }
     // On the narrowest screens names shrink to the six columns that distinguish hosts.
     for (column, width_of) in &mut columns {
         let least = match column {
@@ -542,7 +562,7 @@ mod tests {
     use super::*;
 
     fn headers(width: u16) -> String {
-        list_columns(width, 6).iter().map(|(column, _)| column.header()).collect::<Vec<_>>().join(" ")
+        list_columns(width, 6, 12).iter().map(|(column, _)| column.header()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -560,7 +580,7 @@ mod tests {
     #[test]
     fn the_command_keeps_twelve_columns() {
         for width in 53..300 {
-            let columns = list_columns(width, 8);
+            let columns = list_columns(width, 8, width % 30);
             let (_, command) = columns.last().expect("a command");
             assert!(*command >= COMMAND_MIN_COLUMNS, "{width}: {command}");
             assert_eq!(columns.iter().map(|(_, width)| width + GAP).sum::<u16>() - GAP, width);
@@ -572,7 +592,7 @@ mod tests {
         // A screen of 40 columns without the frame and the tag column.
         for width in 36..60 {
             for host in [0, 4, 40] {
-                let columns = list_columns(width, host);
+                let columns = list_columns(width, host, width % 30);
                 let used: u16 = columns.iter().filter(|(_, width)| *width > 0).map(|(_, width)| width + GAP).sum();
                 assert!(used <= width + GAP, "{width}, {host}: {columns:?}");
             }
@@ -581,6 +601,6 @@ mod tests {
 
     #[test]
     fn a_list_of_one_host_has_no_host_column() {
-        assert!(list_columns(118, 0).iter().all(|(column, _)| *column != Column::Host));
+        assert!(list_columns(118, 0, 9).iter().all(|(column, _)| *column != Column::Host));
     }
 }

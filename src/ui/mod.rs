@@ -27,7 +27,7 @@ mod theme;
 mod users;
 mod wall;
 
-pub use draw::{Drawn, draw, draw_into};
+pub use draw::{Drawn, action_at, draw, draw_into};
 
 #[cfg(test)]
 mod bad_input_tests;

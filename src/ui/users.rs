@@ -13,9 +13,9 @@ use super::canvas::{Canvas, Segments};
 use super::format::{ShortString, age, brief_span, columns, memory, or_dash, plural, short, strip_directories};
 use super::{areas, list};
 use crate::app::users::{users_table_rows, visible_user_count};
-use crate::app::{App, UserSort};
+use crate::app::{Action, App};
 use crate::diagnosis::Severity;
-use crate::fleet::{GpuState, Moment, Row, UNKNOWN_USER, UserUsage, gpu_list};
+use crate::fleet::{GpuState, Moment, Row, UNKNOWN_USER, UserSort, UserUsage, gpu_list};
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 
@@ -189,6 +189,11 @@ fn headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u16)],
             canvas.right(x.saturating_sub(1), line.y, width + 1, &text, style);
         } else {
             canvas.text(x, line.y, width, &text, style);
+        }
+        match column.sort() {
+            Some(_) if is_sorted => canvas.click(x, line.y, width, Action::SortReverse),
+            Some(sort) => canvas.click(x, line.y, width, Action::SortUsersBy(sort)),
+            None => {}
         }
         x += width + 1;
     }

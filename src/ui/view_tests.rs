@@ -127,8 +127,8 @@ fn findings_are_in_sections_with_the_stuck_jobs_on_top() {
         assert!(rows[3].starts_with("┃▸?") && rows[3].contains("busy at idle power  "), "{}", rows[3]);
         let place = |words: &str| rows.iter().position(|line| line.starts_with(&format!("┃ {words}")));
         if size.1 >= 40 {
-            let (hosts, hardware) = (place("HOSTS").expect("hosts"), place("HARDWARE").expect("hardware"));
-            assert!(hosts < hardware, "{}", rows.join("\n"));
+            let (hardware, watched) = (place("HARDWARE").expect("hardware"), place("WATCHED").expect("watched"));
+            assert!(hardware < watched, "{}", rows.join("\n"));
         }
         // Each visible finding is below the heading of its section, and a click on it selects it.
         let listed = app.findings().list().len();
@@ -272,7 +272,7 @@ fn colours_and_glyphs_have_the_same_meaning() {
         ("▸hgx-01", theme.focus),
     ];
     check(&mut hung, LATER, "", &grid);
-    check(&mut hung, LATER, "5", &[("▸", theme.focus), ("crit,", theme.crit)]);
+    check(&mut hung, LATER, "5", &[("▸", theme.focus), ("warn, likely", theme.warn)]);
     check(&mut hung, LATER, "1→→→\n", &[("? hung?", theme.warn), ("GPU 1 ", theme.plain)]);
     let mut states = host_states(size);
     let grid = [("connecting", theme.dim), ("NEEDS YOU", theme.warn), ("NO GPU DATA", theme.warn)];
@@ -498,7 +498,7 @@ fn a_lost_host_keeps_its_last_values_dimmed_in_every_layout() {
 fn a_lost_host_says_when_it_is_tried_again_and_by_which_keys() {
     for (size, next) in [((120, 40), "retry in 27s  r now"), ((200, 60), "retry 5 in 27s  r now  L log  last seen ")] {
         let screen = text(&host_states(size), size);
-        for words in ["x no route to host (tcp 22)", "DOWN 4m12s", next] {
+        for words in ["x no route to host (tcp 22)", "DOWN 5m00s", next] {
             assert!(screen.contains(words), "{words}: {screen}");
         }
     }
@@ -525,7 +525,8 @@ fn a_size_has_one_layout() {
 fn the_view_of_a_process_scrolls_and_stays_on_its_process() {
     let size = (60, 20);
     let mut app = app_with_hung_jobs(6, size);
-    press(&mut app, "3\n");
+    // The hung job is below one that is slowed down by heat.
+    press(&mut app, "3j\n");
     if !matches!(app.screen().view(), View::Process(_)) {
         press(&mut app, "\n");
     }
@@ -649,7 +650,7 @@ fn a_palette_without_a_match_says_so() {
     let size = (80, 24);
     let mut app = app(6, 8, size);
     press(&mut app, ":zzz");
-    assert!(text(&app, size).contains("no matching action"), "{}", text(&app, size));
+    assert!(text(&app, size).contains("nothing matches"), "{}", text(&app, size));
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::findings::title_text;
-use super::format::{brief_span, columns, gib, or_dash, plural, rounded, short, shorten_host_name};
+use super::format::{brief_span, columns, gib, memory, or_dash, plural, rounded, short, shorten_host_name};
 use super::gpu::add_occupancy;
 use super::gpu_line::{GpuColumns, ValueWidths};
 use super::{gpu, gpu_line, host_state};
@@ -406,8 +406,15 @@ fn draw_free_table(canvas: &mut Canvas<'_>, area: Rect, free: &[(&Host, &FreeHos
     let list = |free: &FreeHost| gpu_list(&free.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>());
     let gpus = free.iter().map(|(_, free)| columns(&list(free))).max().unwrap_or(0).clamp(3, 12) as u16;
     let has_notes = is_wide && free.iter().any(|(host, _)| host.config.note.is_some());
-    let headers =
-        [(name, "HOST"), (5, "FREE"), (gpus, "GPU"), (model, "MODEL"), (4, " CPU"), (u16::from(has_notes), "NOTE")];
+    let headers = [
+        (name, "HOST"),
+        (5, "FREE"),
+        (gpus, "GPU"),
+        (4, " MEM"),
+        (model, "MODEL"),
+        (4, " CPU"),
+        (u16::from(has_notes), "NOTE"),
+    ];
     let mut x = area.x;
     for (width, head) in headers.into_iter().filter(|(width, _)| *width > 0) {
         canvas.fit(x, area.y, area.right().saturating_sub(x), head, theme.dim);
@@ -425,6 +432,10 @@ fn draw_free_table(canvas: &mut Canvas<'_>, area: Rect, free: &[(&Host, &FreeHos
         x += 6;
         canvas.fit(x, y, gpus, &list(free), theme.plain);
         x += gpus + 1;
+        // Each of the GPUs has at least this much unused memory.
+        let least = free.gpus.iter().map(|gpu| gpu.memory_free_bytes).min().flatten();
+        canvas.right(x, y, 4.min(area.right().saturating_sub(x)), &or_dash(least.map(memory).as_deref()), theme.plain);
+        x += 5;
         if is_wide {
             let name = free.gpus.first().and_then(|gpu| gpu.name.as_deref()).unwrap_or("-");
             canvas.fit(x, y, model, short_model(name), theme.plain);

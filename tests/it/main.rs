@@ -17,5 +17,6 @@ mod probe;
 mod pty;
 mod ssh;
 mod sshd;
+mod tasks;
 mod terminal;
 mod tui;

@@ -367,3 +367,48 @@ fn every_byte_is_in_a_synchronized_update_and_resizing_shows_no_blank_frame() {
         );
     }
 }
+
+#[test]
+fn hints_and_column_headers_are_clicked_in_a_real_terminal() {
+    let mut pty = Pty::gpufleet((120, 40), &DEMO, &[]);
+    let click = |pty: &mut Pty, screen: &str, text: &str| {
+        let found =
+            screen.lines().enumerate().find_map(|(row, line)| Some((line[..line.find(text)?].chars().count(), row)));
+        let (column, row) = found.unwrap_or_else(|| panic!("{text} is not on the screen:\n{screen}"));
+        // SGR mouse reports count from one.
+        let (column, row) = (column + 2, row + 1);
+        pty.keys(&format!("\x1b[<0;{column};{row}M\x1b[<0;{column};{row}m"));
+    };
+    let screen = pty.wait("the hosts", |text| text.contains("hgx-06") && text.contains("sft.py"));
+    click(&mut pty, &screen, " USER");
+    let sorted = pty.wait_for("sort USER");
+    click(&mut pty, &sorted, "? help");
+    let help = pty.wait_for("Keys: grid");
+    click(&mut pty, &help, "q close");
+    pty.wait("the view", |text| !text.contains("Keys: grid"));
+    pty.keys("2");
+    let wall = pty.wait_for("Free now");
+    click(&mut pty, &wall, "3 processes");
+    pty.wait_for(PROCESS_VIEW);
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn a_terminal_without_utf_8_gets_ascii_unless_an_option_says_otherwise() {
+    for (environment, arguments, is_ascii) in [
+        (&[("LANG", "C")][..], &[][..], true),
+        (&[("LC_ALL", "POSIX")], &[], true),
+        (&[("TERM", "linux")], &[], true),
+        (&[], &[], false),
+        (&[("LANG", "C")], &["--no-ascii"], false),
+        (&[], &["--ascii"], true),
+    ] {
+        let all = [&DEMO[..], arguments].concat();
+        let mut pty = Pty::gpufleet((100, 30), &all, environment);
+        let screen = pty.wait_for("40 GPUs");
+        assert_eq!(screen.is_ascii(), is_ascii, "{environment:?} {arguments:?}:\n{screen}");
+        pty.keys("q");
+        assert_eq!(pty.exit_code(), 0);
+    }
+}

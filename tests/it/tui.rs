@@ -21,10 +21,10 @@ fn demo_shows_live_hosts_and_says_simulated() {
     pty.wait_for("40 GPUs on 5 of 6 hosts");
     pty.wait_for("NO GPU DATA");
     pty.keys("?");
-    pty.wait_for("one screen up");
+    pty.wait_for("page, half a page");
     pty.keys("\x1b");
     // A key right after Escape would be read as Alt plus the key.
-    pty.wait("the help closed", |text| !text.contains("one screen up"));
+    pty.wait("the help closed", |text| !text.contains("page, half a page"));
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
 }
@@ -564,6 +564,8 @@ fn settings_change_keys_and_a_broken_file_is_reported_and_left_unchanged() {
     pty.screen(|screen| assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None));
     pty.keys("qW");
     pty.wait_for("Free now");
+    pty.keys("?");
+    pty.wait_for("Keys: wall");
     pty.keys("?");
     pty.wait_for("W F2");
     pty.keys("\x1b");

@@ -28,7 +28,7 @@ use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
 use crate::wire::SafeText;
-use crossterm::event::{Event as TerminalEvent, KeyEventKind};
+use crossterm::event::{Event as TerminalEvent, KeyEventKind, MouseButton, MouseEventKind};
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -230,7 +230,7 @@ impl EventLoop<'_> {
             input = self.terminal.next() => match input {
                 TerminalInput::Input(Some(Ok(input))) => {
                     self.collector.record_input();
-                    LoopEvent::Event(terminal_event(input))
+                    LoopEvent::Event(self.event_of_input(input))
                 }
                 // The keyboard reader ends or fails when the terminal is gone.
                 TerminalInput::Input(Some(Err(error))) => return Err(error),
@@ -251,6 +251,22 @@ impl EventLoop<'_> {
             Some((id, update)) = self.updates.recv() => LoopEvent::Event(Some(Event::Host(id, Box::new(update)))),
             () = frame, if !is_shell_running => LoopEvent::Event(None),
         })
+    }
+
+    fn event_of_input(&self, event: TerminalEvent) -> Option<Event> {
+        match event {
+            TerminalEvent::Key(key) if key.kind != KeyEventKind::Release => Some(Event::Key(key)),
+            TerminalEvent::Paste(text) => Some(Event::Pasted(text)),
+            TerminalEvent::Mouse(mouse) => Some(match mouse.kind {
+                MouseEventKind::Down(MouseButton::Left) => {
+                    let action = ui::action_at(&self.app, mouse.column, mouse.row, self.clock.now());
+                    action.map_or(Event::Mouse(mouse), Event::Clicked)
+                }
+                _ => Event::Mouse(mouse),
+            }),
+            TerminalEvent::Resize(columns, rows) => Some(Event::Resized(columns, rows)),
+            TerminalEvent::Key(_) | TerminalEvent::FocusGained | TerminalEvent::FocusLost => None,
+        }
     }
 
     /// Does the work of each second.
@@ -356,16 +372,6 @@ async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Optio
     match prompts {
         Some(prompts) => prompts.recv().await,
         None => std::future::pending().await,
-    }
-}
-
-fn terminal_event(event: TerminalEvent) -> Option<Event> {
-    match event {
-        TerminalEvent::Key(key) if key.kind != KeyEventKind::Release => Some(Event::Key(key)),
-        TerminalEvent::Paste(text) => Some(Event::Pasted(text)),
-        TerminalEvent::Mouse(mouse) => Some(Event::Mouse(mouse)),
-        TerminalEvent::Resize(columns, rows) => Some(Event::Resized(columns, rows)),
-        TerminalEvent::Key(_) | TerminalEvent::FocusGained | TerminalEvent::FocusLost => None,
     }
 }
 

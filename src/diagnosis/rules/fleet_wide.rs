@@ -562,7 +562,9 @@ mod tests {
         // One tick per real second, which is a minute of simulated time.
         for _ in 0..8 {
             tester.t += 59.0;
-            tester.send(0, &TestSample::default(), |_| {});
+            let processes = vec![process(7, "python train.py", &[(0, 40)])];
+            let test_sample = TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes };
+            tester.send(0, &test_sample, |_| {});
             tester.wait(1.0);
         }
         assert_eq!(tester.firing(), [("host-unreachable", "crit")]);
