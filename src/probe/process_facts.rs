@@ -222,7 +222,7 @@ fn owner_of(
             outer_ancestors.apptainer.map(apptainer_owner)
         }
         None => outer_ancestors.apptainer.map(apptainer_owner).or_else(|| {
-            let mounts = reader.read_process(pid, "mountinfo", 64 * 1024).ok()?;
+            let mounts = reader.read_long(pid, "mountinfo", 64 * 1024).ok()?;
             owner_by_mounts(&String::from_utf8_lossy(mounts))
         }),
         owner => owner,

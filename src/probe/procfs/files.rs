@@ -56,6 +56,24 @@ impl FileReader {
         self.read_fd(&file, limit)
     }
 
+    /// Reads at most `limit` bytes of `/proc/PID/NAME`, a file of several pages: the kernel returns whole lines of one page
+    /// at a time, so that a short read is not the end.
+    pub(crate) fn read_long(&mut self, pid: u32, name: &str, limit: usize) -> Result<&[u8], Errno> {
+        let file = self.open_process(pid, name)?;
+        self.bytes.clear();
+        self.filled = 0;
+        while self.filled < limit {
+            self.bytes.resize(limit.min(self.filled + 4096), 0);
+            match rustix::io::read(&file, &mut self.bytes[self.filled..]) {
+                Ok(0) => break,
+                Ok(count) => self.filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(&self.bytes[..self.filled])
+    }
+
     /// Returns the target of the link `/proc/PID/NAME`, without access to the target.
     pub(crate) fn read_link(&mut self, pid: u32, name: &str) -> Option<Vec<u8>> {
         let path = self.set_path(format_args!("/proc/{pid}/{name}"));
@@ -228,6 +246,17 @@ mod tests {
             assert_eq!(reader.read(path).map(<[u8]>::len), Ok(length.min(MAX_BYTES)));
         }
         assert_eq!(reader.read("/proc/self/nothing"), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn a_file_of_several_pages_is_read_to_its_end() {
+        // Other tests start threads meanwhile, which adds mappings.
+        let whole = std::fs::read("/proc/self/smaps").expect("own mappings").len();
+        let mut reader = FileReader::default();
+        let pid = std::process::id();
+        let read = reader.read_long(pid, "smaps", 1 << 20).expect("own mappings").len();
+        assert!(whole > 20_000 && 2 * read > whole, "{read} of {whole} bytes");
+        assert_eq!(reader.read_long(pid, "smaps", 5000).map(<[u8]>::len), Ok(5000));
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Log {
             return Some(Self { descriptor, path, ..*log });
         }
         let (position, mount) = position_of(reader.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
-        let mountinfo = reader.read_process(pid, "mountinfo", MAX_MOUNTINFO_BYTES).ok()?;
+        let mountinfo = reader.read_long(pid, "mountinfo", MAX_MOUNTINFO_BYTES).ok()?;
         let is_local = is_local(mountinfo, mount);
         // A named pipe has a path too.
         let is_regular = !is_local || modified_unix_seconds(pid, descriptor).is_some();
