@@ -2,7 +2,7 @@
 
 use super::builder::{CPUS, HOST_MEMORY, ProcessSample, gpu_info, hello, snapshot};
 use super::host::SimulatedHost;
-use super::process::{GIB, person};
+use super::process::{FactsIdentity, GIB, person};
 use super::script::Step;
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello,
@@ -31,7 +31,7 @@ pub struct ProbeConnection {
     started: f64,
     sequence: u64,
     /// Processes whose facts are already sent.
-    sent_facts: HashSet<(u32, u64, bool)>,
+    sent_facts: HashSet<FactsIdentity>,
     /// Generation of the last inventory sent.
     generation: Option<u32>,
     /// Number of Xids already sent, or from before its start.

@@ -201,3 +201,21 @@ fn faults_of_hosts_look_as_a_probe_sees_them() {
     let xids = [5098.0, 5100.0, 5102.0].map(|seconds| remote.snapshot(seconds).xid_events.len());
     assert_eq!(xids, [0, 1, 0], "once");
 }
+
+#[test]
+fn sockets_of_own_processes_follow_the_phases() {
+    let work = ["0 idle", "10m idle listens=8000 connections=2"].map(|step| Step::parse(step).expect("a step"));
+    for (user, ports, connections) in [("alice", vec![8000], Some(2)), ("bob", vec![], None)] {
+        let job = Arc::new(Job { user: user.to_owned(), work: work.to_vec(), ..Job::default() });
+        let host = HostScript { jobs: vec![(0, job)], events: Vec::new(), login: "alice".to_owned(), ..script(0) };
+        let (mut watched, first) = Watched::new(&host, 0.0);
+        assert!(first.facts.iter().all(|facts| facts.listening_ports.is_empty()));
+        let later = watched.snapshot(601.0);
+        let sent: Vec<u16> = later.facts.iter().flat_map(|facts| facts.listening_ports.clone()).collect();
+        assert_eq!(
+            (sent.first().copied(), later.processes.row(0).established_connections),
+            (ports.first().copied(), connections),
+            "{user}"
+        );
+    }
+}

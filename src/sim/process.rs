@@ -57,6 +57,9 @@ pub(super) struct Process {
     waiting_since: Option<f64>,
 }
 
+/// Pid, start time, whether it is an orphan, and the port on which it listens.
+pub(super) type FactsIdentity = (u32, u64, bool, Option<u16>);
+
 /// Values of the last sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastSample {
@@ -253,8 +256,13 @@ impl Process {
     }
 
     /// Identity of the process facts: the probe sends them again when it changes.
-    pub(super) fn facts_identity(&self) -> (u32, u64, bool) {
-        (self.pid(), self.start_ticks(), self.is_orphan())
+    pub(super) fn facts_identity(&self) -> FactsIdentity {
+        (self.pid(), self.start_ticks(), self.is_orphan(), self.listening_port())
+    }
+
+    /// The port on which it listens, which the probe sees only for its own user.
+    fn listening_port(&self) -> Option<u16> {
+        self.phase().filter(|_| self.is_own)?.number("listens").map(|port| port as u16)
     }
 
     fn is_orphan(&self) -> bool {
@@ -341,6 +349,8 @@ impl Process {
             write_bytes: is_own.then_some(self.slow_readings.0),
             read_characters: is_own.then_some(self.slow_readings.1),
             log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.slow_readings.2),
+            established_connections: is_own
+                .then(|| phase.and_then(|phase| phase.number("connections")).unwrap_or(0.0) as u32),
             ..ProcessReading::default()
         }
     }
@@ -378,6 +388,7 @@ impl Process {
             ignores_hangup: (self.job.under == "nohup").then_some(true),
             working_directory: self.is_own.then_some(directory),
             log_path: self.is_own.then_some(log_path),
+            listening_ports: self.listening_port().into_iter().collect(),
             runs_in: (self.job.under == "tmux").then(|| "tmux".into()),
             owner: self.owner(),
             ..ProcessFacts::default()

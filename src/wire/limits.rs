@@ -16,6 +16,8 @@ pub const MAX_GPUS: usize = 512;
 pub const MAX_ANCESTORS: usize = 64;
 /// Maximum number of arguments of a process or an ancestor. The probe sends at most 4 KiB of arguments.
 pub const MAX_ARGUMENTS: usize = 4096;
+/// Maximum number of ports on which a process listens. The probe sends at most 8.
+pub const MAX_PORTS: usize = 64;
 /// Maximum number of file systems. The probe sends at most 16.
 pub const MAX_FILESYSTEMS: usize = 64;
 /// Maximum number of GPUs that Slurm has allocated. The probe sends at most 512 per kind of GPU.
@@ -47,6 +49,7 @@ limited_lists! {
     facts: MAX_PROCESSES, "process facts";
     arguments: MAX_ARGUMENTS, "arguments of one process";
     ancestors: MAX_ANCESTORS, "ancestors of one process";
+    ports: MAX_PORTS, "ports of one process";
     filesystems: MAX_FILESYSTEMS, "file systems";
     notes: MAX_NOTES, "notes";
     reply_lines: MAX_REPLY_LINES, "lines in a reply";
@@ -120,7 +123,7 @@ mod tests {
     use crate::wire::{Message, ProcessFacts};
 
     /// Every list that is not a column: the line with `LIST` in its place, an entry, the limit and the words of the error.
-    const LISTS: [(&str, &str, usize, &str); 16] = [
+    const LISTS: [(&str, &str, usize, &str); 17] = [
         (r#"{"inventory":{"gpus":LIST}}"#, "{}", MAX_GPUS, "GPUs"),
         (r#"{"snapshot":{"host":{"filesystems":LIST}}}"#, "{}", MAX_FILESYSTEMS, "file systems"),
         (r#"{"snapshot":{"host":{"slurm_allocated_gpus":LIST}}}"#, "0", MAX_SLURM_GPUS, "GPUs allocated by Slurm"),
@@ -132,6 +135,7 @@ mod tests {
         (r#"{"snapshot":{"facts":LIST}}"#, "{}", MAX_PROCESSES, "process facts"),
         (r#"{"snapshot":{"facts":[{"argv":LIST}]}}"#, r#""""#, MAX_ARGUMENTS, "arguments of one process"),
         (r#"{"snapshot":{"facts":[{"ancestors":LIST}]}}"#, "{}", MAX_ANCESTORS, "ancestors of one process"),
+        (r#"{"snapshot":{"facts":[{"listening_ports":LIST}]}}"#, "80", MAX_PORTS, "ports of one process"),
         (
             r#"{"snapshot":{"facts":[{"ancestors":[{"argv":LIST}]}]}}"#,
             r#""""#,
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_list_of_the_maximum_length_is_accepted() {
-        for (form, entry, limit, _) in &LISTS[..15] {
+        for (form, entry, limit, _) in &LISTS[..16] {
             let decoded = decode(line(form, entry, *limit).as_bytes());
             assert!(decoded.is_ok(), "{form}: {decoded:?}");
         }

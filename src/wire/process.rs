@@ -91,6 +91,9 @@ columns! {
     /// Time since the last write to the regular file behind stdout or stderr, read every 30 s; own processes only. On a
     /// network file system, which is never queried, it is the time for which the file has not grown.
     log_age_seconds: f64,
+    /// Established TCP connections, up to 45 s old; own processes only. `/proc/PID/net/tcp` and `tcp6`, of the sockets in
+    /// `/proc/PID/fd`. Absent until they were read.
+    established_connections: u32,
 }
 
 /// Kind of context that a process holds on a GPU.
@@ -251,6 +254,10 @@ pub struct ProcessFacts {
     /// Path of the regular file behind stdout, else stderr; own processes only. `/proc/PID/fd`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_path: Option<SafeText>,
+    /// TCP ports on which it listens, ascending, without that of `MASTER_PORT` (the rendezvous of a distributed job); own
+    /// processes only. Read with [`ProcessReading::established_connections`]. At most [`limits::MAX_PORTS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::ports")]
+    pub listening_ports: Vec<u16>,
     /// Name of the container. Absent unless the login user may query it or /proc shows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_name: Option<SafeText>,

@@ -1,10 +1,10 @@
 //! Readings from `/proc` and `/sys`: the host, its processes and their threads.
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
-//! `own_process` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
+//! `own_process` and `sockets` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
 //! the incremental scan of /proc in `scan`. All of them read through a [`FileReader`].
 //!
-//! Nothing here blocks. Files that may block (`cmdline`, `environ`) are read by a
+//! Nothing here blocks. Files that may block (`cmdline`, `environ`) or take long (`net/tcp`) are read by a
 //! [`BlockingPool`](crate::probe::blocking::BlockingPool).
 
 mod descendants;
@@ -15,6 +15,7 @@ mod process;
 mod process_sampler;
 mod rates;
 mod scan;
+mod sockets;
 mod threads;
 
 pub(crate) use files::{FileReader, PROBE_NAME, Stat, ignores_hangup, mounts, real_uid};

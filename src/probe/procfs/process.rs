@@ -3,6 +3,7 @@
 use super::files::{FileReader, Stat, TICKS_PER_SECOND};
 use super::host::SampleContext;
 use super::own_process::OwnProcessDetails;
+use super::sockets::{SocketReader, SocketTables};
 use super::threads::Threads;
 use crate::probe::blocking::{BlockingPool, Pending};
 use crate::probe::decimal::{round_to_hundredth, round_to_tenth, round_to_tenth_f32};
@@ -68,8 +69,22 @@ pub(super) struct TrackedProcess {
     /// It belongs to the user of this probe, or the probe runs as root.
     is_own: bool,
     own_details: OwnProcessDetails,
+    sockets: SocketReader,
     /// The blocked thread whose wait channel has been read.
     blocked_thread: Option<u32>,
+}
+
+/// The threads for reads that may block, and the tables that such reads share.
+#[derive(Debug)]
+pub(super) struct BackgroundReads {
+    pub(super) pool: BlockingPool,
+    socket_tables: SocketTables,
+}
+
+impl BackgroundReads {
+    pub(super) fn new() -> Self {
+        Self { pool: BlockingPool::new(), socket_tables: SocketTables::default() }
+    }
 }
 
 /// The parts of a process that one sample reads.
@@ -111,11 +126,17 @@ impl TrackedProcess {
     /// process whose CPU clock has not advanced has not run, so its state is unchanged; one that gains CPU time in
     /// every sample is running or sleeping. Its parent and its resident memory may change without a run; they are read
     /// with the next `stat` refresh.
-    pub(super) fn read(&mut self, plan: RefreshPlan, pool: &BlockingPool, reader: &mut FileReader) -> ProcessReading {
+    pub(super) fn read(
+        &mut self,
+        plan: RefreshPlan,
+        background: &BackgroundReads,
+        reader: &mut FileReader,
+    ) -> ProcessReading {
         // A result belongs to this process only if `stat` still has the same start time, so read `stat` first.
         let refresh_stat = plan.refresh_stat
             || self.command_read.as_ref().is_some_and(Pending::is_ready)
-            || self.lineage_read.as_ref().is_some_and(Pending::is_ready);
+            || self.lineage_read.as_ref().is_some_and(Pending::is_ready)
+            || self.sockets.is_ready();
         if let Some((fields, _)) = self.stat_fields
             && !plan.read_cpu_clock
             && !refresh_stat
@@ -135,14 +156,14 @@ impl TrackedProcess {
             }
         }
         self.stat_read_at = plan.context.now;
-        self.refresh_stat(plan, cpu_nanoseconds, pool, reader)
+        self.refresh_stat(plan, cpu_nanoseconds, background, reader)
     }
 
     fn refresh_stat(
         &mut self,
         plan: RefreshPlan,
         cpu_nanoseconds: Option<u64>,
-        pool: &BlockingPool,
+        background: &BackgroundReads,
         reader: &mut FileReader,
     ) -> ProcessReading {
         let RefreshPlan { pid, context, .. } = plan;
@@ -202,13 +223,16 @@ impl TrackedProcess {
             is_new || renamed || parent_changed || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
         if is_alive && refresh_facts {
             self.refresh_facts(plan, is_new || renamed || parent_changed, is_new || parent_changed, reader);
-            self.start_reads(pid, pool);
+            self.start_reads(pid, &background.pool);
             self.facts_cpu_clock = cpu_nanoseconds;
         }
         if self.is_own && (refresh_facts || plan.refresh_stat) {
             let thread = self.blocked_thread.or(self.is_idle().then_some(pid));
             let has_run = is_alive && (cpu_nanoseconds.is_none() || self.io_cpu_clock != cpu_nanoseconds);
             self.own_details.read_activity(pid, has_run, thread, context, reader);
+            if has_run {
+                self.sockets.start(pid, context.now, &background.socket_tables, &background.pool);
+            }
             self.io_cpu_clock = cpu_nanoseconds;
         }
         self.update_reading(plan, fields, cpu_seconds)
@@ -294,6 +318,7 @@ impl TrackedProcess {
             }
             self.blocked_thread = thread;
             self.own_details.fill_reading(is_idle || thread.is_some(), reading);
+            reading.established_connections = self.sockets.connections();
         }
     }
 
@@ -394,6 +419,7 @@ impl TrackedProcess {
             self.read_status(plan, reader);
             self.mark_facts_changed();
         }
+        self.unsent |= self.sockets.collect(&mut self.facts);
         let lineage = Pending::take(&mut self.lineage_read);
         if let Some(lineage) = lineage {
             self.set_lineage(lineage);
@@ -480,7 +506,8 @@ mod tests {
         let mut child = command.spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let (pid, own_uid) = (child.id(), rustix::process::getuid().as_raw());
-        let (mut tracked, mut reader, pool) = (TrackedProcess::default(), FileReader::default(), BlockingPool::new());
+        let (mut tracked, mut reader) = (TrackedProcess::default(), FileReader::default());
+        let background = BackgroundReads::new();
         // Returns its `rchar`, and its CPU clock if `stat` is as of that clock.
         let mut read = |now: f64, refresh_stat: bool| {
             let context = SampleContext { now, ..SampleContext::default() };
@@ -493,7 +520,7 @@ mod tests {
                 refresh_stat,
                 own_uid,
             };
-            let mut reading = tracked.read(plan, &pool, &mut reader);
+            let mut reading = tracked.read(plan, &background, &mut reader);
             tracked.fill_reading(pid, now, &mut reading, &mut reader);
             let cpu_nanoseconds = tracked
                 .stat_fields
@@ -503,7 +530,7 @@ mod tests {
         };
         // A background read that ends later would refresh `stat`.
         read(0.5, true);
-        pool.wait_until_idle(std::time::Instant::now() + std::time::Duration::from_secs(30));
+        background.pool.wait_until_idle(std::time::Instant::now() + std::time::Duration::from_secs(30));
         // The kernel updates the CPU clock when the process falls asleep.
         let (before, cpu_nanoseconds) = (1..1_000_000).map(|now| read(f64::from(now), true)).nth(100).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"so many words\n").unwrap();

@@ -3,8 +3,7 @@
 use super::descendants::Descendants;
 use super::files::FileReader;
 use super::host::SampleContext;
-use super::process::{RefreshPlan, TrackedProcess};
-use crate::probe::blocking::BlockingPool;
+use super::process::{BackgroundReads, RefreshPlan, TrackedProcess};
 use crate::probe::external::ExternalSources;
 use crate::probe::nvml::ffi::page_size;
 use crate::probe::user_names::UserNames;
@@ -35,8 +34,8 @@ const ACTIVE_THREAD_READS: usize = 24;
 /// Samples the processes that the driver lists.
 #[derive(Debug)]
 pub(crate) struct ProcessSampler {
-    /// Runs reads that need the memory lock of a process.
-    pool: BlockingPool,
+    /// Runs reads that need the memory lock of a process or take long.
+    background: BackgroundReads,
     /// Sorted by pid.
     tracked: Vec<(u32, TrackedProcess)>,
     sample: u64,
@@ -56,7 +55,7 @@ const FIRST_COMMANDS_TIMEOUT: Duration = Duration::from_millis(50);
 impl ProcessSampler {
     pub(crate) fn new() -> Self {
         Self {
-            pool: BlockingPool::new(),
+            background: BackgroundReads::new(),
             tracked: Vec::new(),
             sample: 0,
             page_bytes: page_size(),
@@ -77,7 +76,7 @@ impl ProcessSampler {
 
     /// Waits until no background read is in progress or `deadline` passes. The next sample has the results.
     pub(crate) fn wait_until_idle(&self, deadline: Instant) {
-        self.pool.wait_until_idle(deadline);
+        self.background.pool.wait_until_idle(deadline);
     }
 
     fn first_commands_awaited(&self) -> usize {
@@ -93,7 +92,7 @@ impl ProcessSampler {
         reader: &mut FileReader,
         readings: &mut [ProcessReading],
     ) {
-        self.pool.wait_until_idle(Instant::now() + FIRST_COMMANDS_TIMEOUT);
+        self.background.pool.wait_until_idle(Instant::now() + FIRST_COMMANDS_TIMEOUT);
         for (&mut (pid, ref mut tracked), reading) in self.tracked.iter_mut().zip(readings) {
             if tracked.has_first_command() {
                 let plan = RefreshPlan {
@@ -105,7 +104,7 @@ impl ProcessSampler {
                     refresh_stat: true,
                     own_uid: self.own_uid,
                 };
-                *reading = tracked.read(plan, &self.pool, reader);
+                *reading = tracked.read(plan, &self.background, reader);
             }
         }
     }
@@ -118,7 +117,7 @@ impl ProcessSampler {
         reader: &mut FileReader,
         users: &mut UserNames,
     ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
-        self.pool.tend();
+        self.background.pool.tend();
         self.update_list(on_gpus, context.now);
         let user_names_changed = users.take_changed();
         let mut readings = Vec::with_capacity(self.tracked.len());
@@ -153,7 +152,7 @@ impl ProcessSampler {
                 refresh_stat,
                 own_uid: self.own_uid,
             };
-            readings.push(tracked.read(plan, &self.pool, reader));
+            readings.push(tracked.read(plan, &self.background, reader));
             if user_names_changed || refresh_facts || tracked.facts.user.is_none() {
                 tracked.resolve_user_name(users);
             }
@@ -416,7 +415,7 @@ mod tests {
     fn a_process_whose_command_cannot_be_read_is_shown_without_it() {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
-        let release = block(&fixture.processes.pool, MAX_THREADS);
+        let release = block(&fixture.processes.background.pool, MAX_THREADS);
         for _ in 0..1000 {
             let (readings, facts) = fixture.sample(&[child.id()]);
             assert_eq!(readings[0].presence, Some(Presence::Visible));
@@ -553,11 +552,14 @@ mod tests {
         };
         child.kill().expect("ends");
         child.wait().expect("ends");
-        let reading = tracked.read(plan, &fixture.processes.pool, &mut fixture.reader);
+        let reading = tracked.read(plan, &fixture.processes.background, &mut fixture.reader);
         assert_eq!((reading.presence, reading.state), (before.presence, before.state));
         assert_eq!((reading.cpu_percent, reading.cpu_seconds), (before.cpu_percent, before.cpu_seconds));
         let plan = RefreshPlan { read_cpu_clock: true, ..plan };
-        assert_eq!(tracked.read(plan, &fixture.processes.pool, &mut fixture.reader).presence, Some(Presence::Gone));
+        assert_eq!(
+            tracked.read(plan, &fixture.processes.background, &mut fixture.reader).presence,
+            Some(Presence::Gone)
+        );
     }
 
     #[test]

@@ -1,0 +1,289 @@
+//! The TCP sockets of a process of the probe's user: the ports on which it listens, and its connections.
+//!
+//! `/proc/PID/fd` gives the inodes of its sockets, and `/proc/PID/net/tcp` those of its network namespace
+//! (proc_pid_net(5)). The kernel walks through the hash table of all connections to print that file, which takes
+//! milliseconds on a large server: processes in one namespace share one read. Everything here runs on a
+//! [`crate::probe::blocking::BlockingPool`].
+
+use super::files::FileReader;
+use crate::probe::blocking::{BlockingPool, Pending};
+use crate::wire::ProcessFacts;
+use rustix::fs::{Dir, Mode, OFlags, open};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Maximum number of descriptors of a process that are looked at.
+const MAX_DESCRIPTORS: usize = 1024;
+/// Maximum size of a table. Listening sockets come first.
+const MAX_TABLE_BYTES: usize = 256 * 1024;
+/// Maximum number of ports that are kept.
+const MAX_PORTS: usize = 8;
+/// Maximum size of an environment that is searched for the rendezvous port.
+const MAX_ENVIRONMENT_BYTES: usize = 64 * 1024;
+/// How long a table is used, and the period of a process in seconds. Both are below 30 s, since samples come early.
+const TABLE_AGE: Duration = Duration::from_secs(25);
+const PERIOD_SECONDS: f64 = 29.0;
+/// Maximum number of network namespaces whose table is kept.
+const MAX_TABLES: usize = 16;
+
+/// The TCP sockets of one process.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct TcpSockets {
+    /// Ascending.
+    listening_ports: Vec<u16>,
+    connections: u32,
+}
+
+/// Reads the sockets of one process from time to time.
+#[derive(Debug, Default)]
+pub(super) struct SocketReader {
+    pending: Option<Pending<Option<TcpSockets>>>,
+    started_at: Option<f64>,
+    connections: Option<u32>,
+}
+
+impl SocketReader {
+    /// Starts a read if it is due. A read that does not return is not repeated.
+    pub(super) fn start(&mut self, pid: u32, now: f64, tables: &SocketTables, pool: &BlockingPool) {
+        let is_due = self.started_at.is_none_or(|started_at| now - started_at >= PERIOD_SECONDS);
+        if is_due && self.pending.is_none() {
+            let tables = tables.clone();
+            self.pending = pool.run(move || read(pid, &tables));
+            self.started_at = Some(now);
+        }
+    }
+
+    /// Whether a read has returned.
+    pub(super) fn is_ready(&self) -> bool {
+        self.pending.as_ref().is_some_and(Pending::is_ready)
+    }
+
+    /// Takes the result of a read. Returns whether the facts changed.
+    pub(super) fn collect(&mut self, facts: &mut ProcessFacts) -> bool {
+        let Some(sockets) = Pending::take(&mut self.pending) else { return false };
+        self.connections = sockets.as_ref().map(|sockets| sockets.connections);
+        let ports = sockets.map(|sockets| sockets.listening_ports).unwrap_or_default();
+        let is_changed = facts.listening_ports != ports;
+        facts.listening_ports = ports;
+        is_changed
+    }
+
+    pub(super) fn connections(&self) -> Option<u32> {
+        self.connections
+    }
+}
+
+/// A socket in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TableEntry {
+    inode: u64,
+    /// The local port of a listening socket; `None` for a connection.
+    listening_port: Option<u16>,
+}
+
+/// The tables of the network namespaces, shared by the reads of all processes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SocketTables(Arc<Mutex<Vec<SocketTable>>>);
+
+#[derive(Debug)]
+struct SocketTable {
+    /// Target of `/proc/PID/ns/net`.
+    namespace: Vec<u8>,
+    read_at: Instant,
+    entries: Vec<TableEntry>,
+}
+
+impl SocketTables {
+    /// Adds the sockets with these inodes, which are sorted.
+    fn count(&self, pid: u32, inodes: &[u64], reader: &mut FileReader, sockets: &mut TcpSockets) {
+        let Some(namespace) = reader.read_link(pid, "ns/net") else { return };
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|table| table.read_at.elapsed() < TABLE_AGE);
+        let at = tables.iter().position(|table| table.namespace == namespace).unwrap_or_else(|| {
+            tables.truncate(MAX_TABLES - 1);
+            let mut entries = Vec::new();
+            for name in ["net/tcp", "net/tcp6"] {
+                if let Ok(text) = reader.read_long(pid, name, MAX_TABLE_BYTES) {
+                    entries.extend(text.split(|&byte| byte == b'\n').filter_map(entry));
+                }
+            }
+            tables.push(SocketTable { namespace, read_at: Instant::now(), entries });
+            tables.len() - 1
+        });
+        for entry in tables[at].entries.iter().filter(|entry| inodes.binary_search(&entry.inode).is_ok()) {
+            match entry.listening_port {
+                Some(port) => sockets.listening_ports.push(port),
+                None => sockets.connections += 1,
+            }
+        }
+    }
+}
+
+/// Reads the sockets of a process. Returns `None` if its descriptors may not be listed. May block: the kernel takes the
+/// memory lock of the process to read its environment.
+fn read(pid: u32, tables: &SocketTables) -> Option<TcpSockets> {
+    let mut reader = FileReader::default();
+    let inodes = socket_inodes(pid)?;
+    let mut sockets = TcpSockets::default();
+    if !inodes.is_empty() {
+        tables.count(pid, &inodes, &mut reader, &mut sockets);
+    }
+    if !sockets.listening_ports.is_empty() {
+        let environment = reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok();
+        let rendezvous = environment.and_then(rendezvous_port);
+        sockets.listening_ports.retain(|port| Some(*port) != rendezvous);
+        sockets.listening_ports.sort_unstable();
+        sockets.listening_ports.dedup();
+        sockets.listening_ports.truncate(MAX_PORTS);
+    }
+    Some(sockets)
+}
+
+/// The inodes of the sockets among the descriptors of a process, ascending.
+fn socket_inodes(pid: u32) -> Option<Vec<u64>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(format!("/proc/{pid}/fd"), flags, Mode::empty()).ok()?;
+    let mut inodes = Vec::new();
+    for file in Dir::read_from(&directory).ok()?.take(MAX_DESCRIPTORS) {
+        let Ok(file) = file else { break };
+        let Ok(link) = rustix::fs::readlinkat(&directory, file.file_name(), Vec::new()) else { continue };
+        inodes.extend(socket_inode(link.as_bytes()));
+    }
+    inodes.sort_unstable();
+    Some(inodes)
+}
+
+/// Parses `socket:[4711]`.
+fn socket_inode(link: &[u8]) -> Option<u64> {
+    std::str::from_utf8(link).ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`, in
+/// which addresses, ports and states are hexadecimal. Other states than LISTEN and ESTABLISHED are left out.
+fn entry(line: &[u8]) -> Option<TableEntry> {
+    const ESTABLISHED: &str = "01";
+    const LISTEN: &str = "0A";
+    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let port = fields.nth(1)?.rsplit(':').next()?;
+    let listening_port = match fields.nth(1)? {
+        LISTEN => Some(u16::from_str_radix(port, 16).ok()?),
+        ESTABLISHED => None,
+        _ => return None,
+    };
+    Some(TableEntry { inode: fields.nth(5)?.parse().ok()?, listening_port })
+}
+
+/// The port in `MASTER_PORT`, on which rank 0 of a distributed job listens for the others.
+fn rendezvous_port(environment: &[u8]) -> Option<u16> {
+    let mut variables = environment.split(|&byte| byte == 0);
+    let value = variables.find_map(|variable| variable.strip_prefix(b"MASTER_PORT="))?;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    const HEADER: &str =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
+
+    #[test]
+    fn listening_and_established_sockets_are_read_from_a_table() {
+        let listens = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 100 0 0 10 0";
+        let connected = "   1: 0100007F:1F90 0100007F:CCCA 01 00000000:00000000 02:000A7214 00000000  1000        0 4712 2 0 20 4 30 10 -1";
+        let closing =
+            "   2: 0100007F:1F90 0100007F:CCCB 06 00000000:00000000 03:00001214 00000000     0        0 0 3 0";
+        let six = "   0: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000 \
+                   00:00000000 00000000     0        0 18446744073709551615 1 0 100 0 0 10 0";
+        let read = |line: &str| entry(line.as_bytes()).map(|entry| (entry.inode, entry.listening_port));
+        assert_eq!(read(listens), Some((4711, Some(8080))));
+        assert_eq!(read(connected), Some((4712, None)));
+        assert_eq!(read(six), Some((u64::MAX, Some(22))));
+        for line in [HEADER, closing, "", "0: 1 2", "0: x:y 0:0 0A a b c d e f", &listens[..60]] {
+            assert_eq!(read(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn links_to_sockets_have_an_inode() {
+        assert_eq!(socket_inode(b"socket:[4711]"), Some(4711));
+        for link in [b"/dev/null".as_slice(), b"pipe:[4711]", b"socket:[]", b"socket:[1", b"anon_inode:[eventpoll]"] {
+            assert_eq!(socket_inode(link), None);
+        }
+    }
+
+    #[test]
+    fn the_rendezvous_port_is_in_the_environment() {
+        assert_eq!(rendezvous_port(b"HOME=/root\0MASTER_PORT=29500\0RANK=0\0"), Some(29500));
+        assert_eq!(rendezvous_port(b"MY_MASTER_PORT=1\0MASTER_PORT=auto\0"), None);
+        assert_eq!(rendezvous_port(b""), None);
+    }
+
+    /// The sockets of this test itself, of which other tests have some, too.
+    fn own() -> TcpSockets {
+        read(std::process::id(), &SocketTables::default()).expect("own descriptors")
+    }
+
+    #[test]
+    fn sockets_of_a_process_are_found_until_they_are_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let six = TcpListener::bind("[::1]:0").ok();
+        let port = listener.local_addr().expect("an address").port();
+        let client = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        let (server, _) = listener.accept().expect("accepts");
+        let found = own();
+        // Other tests of this program may fill the list.
+        assert!(found.listening_ports.contains(&port) || found.listening_ports.len() == MAX_PORTS, "{found:?}");
+        assert!(found.connections >= 2, "{found:?}");
+        if let Some(six) = six {
+            let port = six.local_addr().expect("an address").port();
+            assert!(found.listening_ports.contains(&port) || found.listening_ports.len() == MAX_PORTS, "{found:?}");
+        }
+        drop((listener, client, server));
+        assert!(!own().listening_ports.contains(&port));
+    }
+
+    #[test]
+    fn processes_in_one_namespace_share_a_table_for_a_while() {
+        let tables = SocketTables::default();
+        let pid = std::process::id();
+        // Without a socket, no table is read.
+        let _socket = TcpListener::bind("127.0.0.1:0").expect("binds");
+        read(pid, &tables).expect("own descriptors");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        read(pid, &tables).expect("own descriptors");
+        assert_eq!(tables.0.lock().expect("not poisoned").len(), 1);
+        let port = listener.local_addr().expect("an address").port();
+        let knows = |tables: &SocketTables| {
+            let tables = tables.0.lock().expect("not poisoned");
+            tables.iter().any(|table| table.entries.iter().any(|entry| entry.listening_port == Some(port)))
+        };
+        assert!(!knows(&tables), "the table is older than the socket");
+        tables.0.lock().expect("not poisoned")[0].read_at -= TABLE_AGE;
+        read(pid, &tables).expect("own descriptors");
+        assert!(knows(&tables));
+    }
+
+    #[test]
+    fn a_read_is_repeated_after_its_period() {
+        let (pool, tables) = (BlockingPool::new(), SocketTables::default());
+        let (mut sockets, mut facts) = (SocketReader::default(), ProcessFacts::default());
+        let mut look = |now: f64| {
+            sockets.start(std::process::id(), now, &tables, &pool);
+            let is_started = sockets.pending.is_some();
+            pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
+            sockets.collect(&mut facts);
+            (is_started, sockets.connections().is_some())
+        };
+        assert_eq!(
+            [0.0, 10.0, 28.0, 30.0, 31.0].map(&mut look),
+            [(true, true), (false, true), (false, true), (true, true), (false, true)]
+        );
+    }
+
+    #[test]
+    fn sockets_of_a_process_without_readable_descriptors_are_unknown() {
+        assert_eq!(read(u32::MAX, &SocketTables::default()), None);
+    }
+}
