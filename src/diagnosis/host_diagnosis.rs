@@ -2,7 +2,7 @@
 
 use super::condition::SampleTime;
 use super::conditions::Conditions;
-use super::process_kind::{is_debugged, is_notebook, serves_models, waits_for_tasks};
+use super::process_kind::{is_debugged, is_notebook, served_port, serves_models, waits_for_tasks};
 use super::track::{
     GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak, gpu_identity, gpu_positions,
     group_by_job,
@@ -388,6 +388,7 @@ impl HostDiagnosis {
             job.is_debugged |= is_debugged(process);
             job.is_notebook |= is_notebook(process);
             job.is_mine |= host.belongs_to_login_user(process);
+            job.served_port = job.served_port.or_else(|| served_port(process));
             for position in positions {
                 let Some(track) = self.gpus.get(position) else { continue };
                 if !job.gpus.iter().any(|gpu| gpu.position == position) {

@@ -53,6 +53,25 @@ const SERVER_OPTIONS: [&str; 5] = ["--share", "--listen", "--server-port", "--se
 /// Programs and modules whose processes wait for tasks from a scheduler.
 const TASK_WORKERS: [&str; 6] = ["raylet", "dask", "dask-worker", "distributed", "celery", "flower-client-app"];
 
+/// Words that start the ranks of a distributed job, of which one listens for the others.
+const RANK_STARTERS: [&str; 9] = [
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "deepspeed",
+    "horovodrun",
+    "mpirun",
+    "mpiexec",
+    "srun",
+];
+
+/// Options and variables of a distributed job, as part of an argument.
+const RANK_OPTIONS: [&str; 6] = ["master_port", "master-port", "MASTER_PORT", "rdzv", "local_rank", "local-rank"];
+
+/// The ports on which the ranks of PyTorch meet if nothing else is configured: `torchrun` and `torch.distributed`.
+const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 29_400..=29_599;
+
 /// Debuggers that run a Python program.
 const DEBUGGERS: [&str; 6] = ["pdb", "ipdb", "pudb", "debugpy", "ptvsd", "pydevd.py"];
 
@@ -86,6 +105,25 @@ pub(super) fn waits_for_tasks(process: &Process) -> bool {
             || words.any(|word| TASK_WORKERS.contains(&word.split('.').next().unwrap_or_default()))
     };
     is_worker(&facts.argv) || facts.ancestors.first().is_some_and(|parent| is_worker(&parent.argv))
+}
+
+/// The port on which this process listens, as a server that its user wrote does; `None` for ranks of a distributed job,
+/// of which one listens for the others, for notebooks and for debugged programs, which listen for their front ends.
+pub(super) fn served_port(process: &Process) -> Option<u16> {
+    let facts = process.facts()?;
+    let is_rank = |argv: &[SafeText]| {
+        let starts = |word: &SafeText| RANK_STARTERS.contains(&base_name(word));
+        let joins = |word: &SafeText| RANK_OPTIONS.iter().any(|option| word.contains(option));
+        argv.iter().take(4).any(starts) || argv.iter().any(joins)
+    };
+    if is_notebook(process)
+        || is_debugged(process)
+        || is_rank(&facts.argv)
+        || facts.ancestors.iter().any(|parent| RANK_STARTERS.contains(&parent.name.as_str()) || is_rank(&parent.argv))
+    {
+        return None;
+    }
+    facts.listening_ports.iter().copied().find(|port| !RENDEZVOUS_PORTS.contains(port))
 }
 
 /// Whether a debugger runs this process.

@@ -253,7 +253,8 @@ rules! {
                 10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook 0.15. Info \
                 after 1 h. Warn after 2 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
                 that was at sustained work; any other program may wait for requests and warns after 12 h. Always info \
-                for a known model server.",
+                for a known model server, and for a single process that listens on a TCP port and was not seen \
+                training.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",
         not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \

@@ -117,6 +117,9 @@ fn text_lines(
     text.add("running", &running_text(row), plain);
     if let [process] = processes {
         text.add("threads", &threads_text(process), plain);
+        if let Some(facts) = facts.filter(|facts| !facts.listening_ports.is_empty()) {
+            text.add("listens on", &sockets_text(facts, process), plain);
+        }
         if let Some(age_seconds) = process.reading.log_age_seconds {
             text.add("log", &format!("written {} ago", age(age_seconds).as_str()), plain);
         }
@@ -199,6 +202,16 @@ fn threads_text(process: &Process) -> String {
         if let Some(cpu) = reading.descendants_cpu_percent {
             let _ = write!(text, ", {cpu:.0}% CPU");
         }
+    }
+    text
+}
+
+/// `8000, 8001, 3 connections`
+fn sockets_text(facts: &ProcessFacts, process: &Process) -> String {
+    let ports: Vec<String> = facts.listening_ports.iter().map(u16::to_string).collect();
+    let mut text = ports.join(", ");
+    if let Some(count) = process.reading.established_connections {
+        let _ = write!(text, ", {count} connection{}", plural(count as usize));
     }
     text
 }
@@ -435,4 +448,27 @@ fn aggregate_points(
         Aggregation::Sum => Some(*sum),
     };
     sums.iter().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::fixture::{TestHost, gpus, process, reading};
+
+    #[test]
+    fn ports_and_connections_are_one_line() {
+        for (ports, connections, text) in [
+            (vec![8000], Some(3), "8000, 3 connections"),
+            (vec![8000, 8001], Some(1), "8000, 8001, 1 connection"),
+            (vec![22], None, "22"),
+        ] {
+            let mut server = process(7, "python chat.py", &[(0, 40)]);
+            server.facts.listening_ports = ports;
+            server.reading.established_connections = connections;
+            let mut host = TestHost::new(0, gpus(0..1));
+            host.send_snapshot(1.0, &[reading(0, 40)], &[server]);
+            let process = host.host.processes().next().expect("a process");
+            assert_eq!(sockets_text(process.facts().expect("facts"), process), text);
+        }
+    }
 }

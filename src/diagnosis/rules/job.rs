@@ -163,6 +163,12 @@ fn is_expected_to_work(context: &RuleContext, job: &JobTrack) -> bool {
         || (is_batch(context, job) && !context.members(job).any(is_service))
 }
 
+/// The port of a process that listens, works alone and was never seen training until `end`: it may wait for requests.
+fn serves_on(context: &RuleContext, job: &JobTrack, end: f64) -> Option<u16> {
+    let is_alone = || job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
+    job.served_port.filter(|_| is_alone() && !is_batch(context, job) && !job.was_training(end))
+}
+
 fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let limits = &context.limits.idle_hog;
     if job.cores.is_none() || job.gpus.iter().all(|gpu| gpu.memory_bytes.is_none()) {
@@ -179,7 +185,8 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
     let proven =
         job.idle_since.filter(|since| *since < observed.since && context.sample_time.t - observed.since >= 120.0);
     let run = proven.map_or(observed, |since| Run { since, covered: context.sample_time.t - since });
-    let escalation = if job.is_server || job.is_blind {
+    let port = serves_on(context, job, run.since);
+    let escalation = if job.is_server || job.is_blind || port.is_some() {
         Escalation::one(Severity::Info, limits.info_after)
     } else if is_expected_to_work(context, job) {
         Escalation::three(
@@ -200,7 +207,11 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
             (None, true) => "at least, since it was first seen",
             (None, false) => "observed",
         };
-        let server = if job.is_server { ", a model server" } else { "" };
+        let server = match port {
+            _ if job.is_server => ", a model server".to_owned(),
+            Some(port) => format!(", listens on port {port}"),
+            None => String::new(),
+        };
         let sentence = format!(
             "{} holds {} of {gpus} and has done nothing for {} ({basis}){server}",
             context.format_job(job),

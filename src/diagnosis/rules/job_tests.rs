@@ -261,6 +261,64 @@ fn short_idle_times_and_servers_are_at_most_info() {
     assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
 }
 
+/// The rules that fired while these processes held GPU 0 for five hours and did nothing. Each listens on `port`.
+fn held_by_listeners(
+    command: &str,
+    launcher: Option<&str>,
+    count: u32,
+    port: u16,
+) -> Vec<(&'static str, &'static str)> {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 60.0;
+    tester.run(18_000.0, |tester, _| {
+        let processes = (0..count).map(|rank| {
+            let mut listener = process(7 + rank, command, &[(0, 30)]);
+            listener.reading.cpu_percent = Some(0.1);
+            listener.facts.listening_ports = vec![port];
+            listener.facts.session = Some(5);
+            listener.facts.ancestors = launcher
+                .map(|name| Ancestor { pid: 6, uid: Some(1000), name: name.into(), ..Ancestor::default() })
+                .into_iter()
+                .collect();
+            listener
+        });
+        let gpu = tester.gpu(0, 122.0, 0, 60);
+        TestSample { gpus: vec![gpu], processes: processes.collect() }
+    });
+    tester.fired()
+}
+
+#[test]
+fn a_single_process_that_listens_may_wait_for_requests() {
+    let is_warned = |fired: &[(&str, &str)]| fired.iter().any(|(_, severity)| *severity != "info");
+    let fired = held_by_listeners("python chat.py", None, 1, 8000);
+    assert_eq!(fired, [("idle-hog", "info")]);
+    for (command, launcher, count, port) in [
+        ("python chat.py", None, 1, 29_500),
+        ("python chat.py --master_port 12355", None, 1, 12_355),
+        ("python chat.py", Some("torchrun"), 1, 8000),
+        ("python chat.py", None, 2, 8000),
+        ("python -m ipykernel_launcher -f k.json", None, 1, 9002),
+        ("python -m debugpy --listen 5678 chat.py", None, 1, 5678),
+    ] {
+        let fired = held_by_listeners(command, launcher, count, port);
+        assert!(is_warned(&fired), "{command} {launcher:?} {count} {port}: {fired:?}");
+    }
+}
+
+#[test]
+fn a_training_run_that_listens_is_not_a_server() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    let listens = |mut test_sample: TestSample| {
+        test_sample.processes[0].facts.listening_ports = vec![6006];
+        test_sample
+    };
+    tester.run(21_600.0, |tester, _| listens(works(tester, "python train.py")));
+    tester.run(3600.0, |tester, _| listens(idles(tester, "python train.py", 0.0)));
+    assert_eq!(tester.firing(), [("job-stalled", "crit")]);
+}
+
 /// The first snapshot of a connection has no rates.
 fn without_rates(test_sample: &mut TestSample, passed: f64) {
     if passed <= 0.0 {

@@ -84,6 +84,8 @@ pub(crate) struct JobTrack {
     pub(crate) age_at_first: Option<f64>,
     pub(crate) is_notebook: bool,
     pub(crate) is_mine: bool,
+    /// A port on which one of its processes listens, as a server does.
+    pub(crate) served_port: Option<u16>,
     /// All its GPUs were read in this sample, and none of its processes is stale.
     pub(crate) is_readable: bool,
     /// The smoothed CPU cores that its processes use; `None` if one of them is unknown.
@@ -162,6 +164,7 @@ impl JobTrack {
             age_at_first: None,
             is_notebook: false,
             is_mine: false,
+            served_port: None,
             is_readable: false,
             cores: None,
             idle_run: None,
@@ -489,6 +492,7 @@ impl JobTrack {
     /// Removes the processes, to be listed again. The GPUs are kept until [`JobTrack::drop_removed_gpus`].
     pub(crate) fn without_members(mut self) -> Self {
         self.members.clear();
+        self.served_port = None;
         self.previous_gpus = std::mem::take(&mut self.gpus);
         self
     }
