@@ -76,7 +76,7 @@ fn a_request_has_the_name_and_arguments_that_the_probe_compares() {
                 assert_eq!((name, argv), (&target.name, &target.argv));
             }
         }
-        (target.name.to_string(), target.argv.iter().map(|argument| argument.to_string()).collect::<Vec<_>>())
+        (target.name.to_string(), target.argv.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let (name, argv) = sent("fumi", false);
     assert_eq!((name.as_str(), argv.first().map(String::as_str)), ("python", Some("python")), "{argv:?}");

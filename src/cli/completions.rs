@@ -135,9 +135,10 @@ fn given_files(words: &[String], directories: &Directories) -> Vec<HostsFile> {
             _ => None,
         })
         .collect();
-    let paths = match given.is_empty() {
-        true => directories.hosts_files().into_iter().find(|path| path.exists()).into_iter().collect(),
-        false => given,
+    let paths = if given.is_empty() {
+        directories.hosts_files().into_iter().find(|path| path.exists()).into_iter().collect()
+    } else {
+        given
     };
     paths.iter().filter_map(|path| read_hosts(path, directories).ok()).collect()
 }

@@ -98,6 +98,9 @@ pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCod
         let finding = replay.engine().finding_of(transition);
         printer.transition(transition, finding).map_err(ReplayStopped::Print)
     });
+    for (name, misbehavior, first, last) in replay.misbehaviors() {
+        warn(&findings::misbehavior(name, misbehavior, first, last));
+    }
     match played {
         Ok(()) => Ok(if found { ExitCode::from(FINDINGS_FIRING) } else { ExitCode::SUCCESS }),
         Err(ReplayStopped::Print(failure)) => Err(failure),

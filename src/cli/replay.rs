@@ -3,9 +3,9 @@
 use crate::config::{HostConfig, Thresholds};
 use crate::diagnosis::{Engine, Transition};
 use crate::fleet::recording::{self, HostLine, HostReplay, Line, RecordingError};
-use crate::fleet::{Fleet, HostId, Moment};
+use crate::fleet::{Fleet, HostId, HostUpdate, Misbehavior, Moment};
 use crate::wire::{SafeText, codec::MAX_LINE_BYTES};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub struct Replay {
     now: Moment,
     /// The second of the next tick.
     next_tick: u64,
+    /// The first and the last time of each misbehavior, by host and kind.
+    misbehaviors: BTreeMap<(HostId, usize), (Moment, Moment)>,
 }
 
 /// A recording cannot be replayed to its end.
@@ -66,6 +68,7 @@ impl Replay {
             started: Duration::ZERO,
             now: Moment::default(),
             next_tick: 1,
+            misbehaviors: BTreeMap::new(),
         }
     }
 
@@ -82,6 +85,13 @@ impl Replay {
     /// Returns the time of the replay.
     pub fn now(&self) -> Moment {
         self.now
+    }
+
+    /// Returns the hosts that misbehaved, and the first and the last time at which they did.
+    pub fn misbehaviors(&self) -> impl Iterator<Item = (&SafeText, Misbehavior, Moment, Moment)> {
+        self.misbehaviors.iter().filter_map(|((id, kind), (first, last))| {
+            Some((self.fleet.host(*id)?.name(), *Misbehavior::ALL.get(*kind)?, *first, *last))
+        })
     }
 
     /// Replays one line and the seconds before it. A line whose `t` is before that of the last line gets the time of
@@ -120,6 +130,9 @@ impl Replay {
             return Vec::new();
         };
         let Some(update) = player.update(host, line.event) else { return Vec::new() };
+        if let HostUpdate::Misbehaves(misbehavior) = &update {
+            self.misbehaviors.entry((id, *misbehavior as usize)).or_insert((self.now, self.now)).1 = self.now;
+        }
         self.fleet.apply(id, update, self.now);
         self.engine.evaluate_host(&self.fleet, id, self.now)
     }
@@ -211,6 +224,23 @@ mod tests {
         let names: Vec<&str> = replay.fleet().hosts().iter().map(|host| host.name().as_str()).collect();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(replay.fleet().hosts()[0].link.word(), "stale");
+    }
+
+    #[test]
+    fn hosts_that_misbehaved_are_listed_with_the_time() {
+        let (replay, ended) = replayed(concat!(
+            "{\"recording\":1,\"started\":\"\"}\n",
+            "{\"t\":1,\"host\":\"a\",\"link\":\"connecting\"}\n",
+            "{\"t\":2,\"host\":\"b\",\"link\":\"live\",\"misbehavior\":\"sends_too_much\"}\n",
+            "{\"t\":12,\"host\":\"b\",\"link\":\"live\",\"misbehavior\":\"sends_too_much\"}\n",
+            "{\"t\":40,\"host\":\"b\",\"link\":\"live\"}\n",
+        ));
+        assert!(ended.is_ok(), "{ended:?}");
+        let listed: Vec<_> = replay.misbehaviors().collect();
+        let [(name, misbehavior, first, last)] = listed[..] else { panic!("{listed:?}") };
+        let seconds = |moment: Moment| moment.since_start().as_secs();
+        assert_eq!((name.as_str(), misbehavior), ("b", Misbehavior::SendsTooMuch));
+        assert_eq!((seconds(first), seconds(last)), (2, 12));
     }
 
     #[test]

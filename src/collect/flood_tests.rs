@@ -99,7 +99,7 @@ async fn run_fleet(line: Vec<u8>, work: Duration) -> Vec<Arrived> {
                 host.rows += snapshot.processes.len();
                 sleep(work.mul_f64(snapshot.processes.len() as f64 / 1000.0)).await;
             }
-            HostUpdate::Limited => host.limited += 1,
+            HostUpdate::Misbehaves(_) => host.limited += 1,
             HostUpdate::Down { error, .. } => {
                 assert_eq!(id.0 as usize, HOSTILE, "{}", error.message);
                 assert!(error.message.starts_with("protocol violation: the host sends more"), "{}", error.message);

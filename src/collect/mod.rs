@@ -11,6 +11,7 @@ mod connection_check;
 mod error;
 mod host_task;
 mod install;
+mod misbehavior;
 mod nvidia_smi;
 mod probe_binary;
 mod read_budget;

@@ -3,10 +3,11 @@
 
 use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
 use super::error;
+use super::misbehavior::Detector;
 use super::read_budget::ReadBudget;
 use super::remote_command::{CommandEnd, RemoteCommand, RemoteOutput};
 use crate::config::HostConfig;
-use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
+use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind, Misbehavior};
 use crate::wire::codec::{MAX_LINE_BYTES, decode, encode};
 use crate::wire::{Message, PROTOCOL, Request, SafeText};
 use std::time::Duration;
@@ -41,8 +42,8 @@ pub(super) const SAMPLE_LIMIT: Duration = Duration::from_secs(30);
 /// last acknowledged one. A host that sends more is disconnected, because a channel that nobody reads also stops the other
 /// hosts behind its jump host.
 const BACKLOG_LIMIT_BYTES: usize = 4 * MAX_LINE_BYTES;
-/// How often the fleet learns that a host is limited, as long as that is so.
-const LIMITED_PERIOD: Duration = Duration::from_secs(10);
+/// How often the fleet learns that a host misbehaves, as long as that is so.
+const MISBEHAVIOR_PERIOD: Duration = Duration::from_secs(10);
 /// Limit of unsent requests. Requests beyond it are refused.
 const PENDING_LIMIT_BYTES: usize = 16 * 1024;
 
@@ -105,7 +106,8 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
         acknowledged: 0,
         pending: Vec::new(),
         budget: ReadBudget::new(Instant::now(), session.speed),
-        limited_at: None,
+        detector: Detector::new(Instant::now(), session.speed),
+        misbehavior_reported_at: [None; Misbehavior::ALL.len()],
     };
     if session.send_interval {
         state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
@@ -205,17 +207,18 @@ struct SessionState<'a> {
     acknowledged: u64,
     pending: Vec<u8>,
     budget: ReadBudget,
-    /// When the fleet last learned that the host is limited.
-    limited_at: Option<Instant>,
+    detector: Detector,
+    /// When the fleet last learned that the host misbehaves, by the position in [`Misbehavior::ALL`].
+    misbehavior_reported_at: [Option<Instant>; Misbehavior::ALL.len()],
 }
 
 impl SessionState<'_> {
     async fn take_lines(&mut self, stdout: &mut RemoteOutput) -> Result<(), SessionEnd> {
         loop {
             if self.budget.wait_until(Instant::now()).is_some() {
-                return self.report_limit().await;
+                return self.report(Misbehavior::SendsTooMuch).await;
             }
-            let (message, line_bytes) = match stdout.lines.next_line() {
+            let (message, misbehavior, line_bytes) = match stdout.lines.next_line() {
                 Ok(None) => {
                     if stdout.lines.remaining().is_empty() {
                         self.partial_line_at = None;
@@ -223,13 +226,18 @@ impl SessionState<'_> {
                     return Ok(());
                 }
                 Ok(Some(line)) => {
-                    (decode(line).map_err(|error| SessionEnd::Failed(error::protocol(&error)))?, line.len())
+                    let message = decode(line).map_err(|error| SessionEnd::Failed(error::protocol(&error)))?;
+                    let misbehavior = self.detector.misbehavior(&message, line, Instant::now());
+                    (message, misbehavior, line.len())
                 }
                 Err(error) => return Err(SessionEnd::Failed(error::protocol(&error))),
             };
             let began = Instant::now();
             self.budget.charge(&message, line_bytes, began);
             self.take(message).await?;
+            if let Some(misbehavior) = misbehavior {
+                self.report(misbehavior).await?;
+            }
             self.last_line = Instant::now();
             self.last_readings += began.elapsed();
             self.stale = false;
@@ -237,10 +245,11 @@ impl SessionState<'_> {
         }
     }
 
-    async fn report_limit(&mut self) -> Result<(), SessionEnd> {
-        if self.limited_at.is_none_or(|at| at.elapsed() >= LIMITED_PERIOD) {
-            self.limited_at = Some(Instant::now());
-            self.updates.send(HostUpdate::Limited).await?;
+    async fn report(&mut self, misbehavior: Misbehavior) -> Result<(), SessionEnd> {
+        let reported_at = &mut self.misbehavior_reported_at[misbehavior as usize];
+        if reported_at.is_none_or(|at| at.elapsed() >= MISBEHAVIOR_PERIOD) {
+            *reported_at = Some(Instant::now());
+            self.updates.send(HostUpdate::Misbehaves(misbehavior)).await?;
         }
         Ok(())
     }

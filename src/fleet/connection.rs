@@ -277,6 +277,66 @@ pub const MAX_PROCESSES_PER_SECOND: u32 = 16_384;
 /// GPUs per second that are read from one host. A GPU has more readings and rules than a process.
 pub const MAX_GPUS_PER_SECOND: u32 = 1024;
 
+/// What a host sends although no probe does: it is broken, or somebody attacks through it. Its readings are still shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Misbehavior {
+    /// More than is read.
+    SendsTooMuch,
+    /// Control characters in texts.
+    ControlCharacters,
+    /// Numbers that are not finite.
+    ImpossibleNumbers,
+    /// Facts of processes that start or change faster than processes do.
+    TooManyFacts,
+}
+
+/// Facts of processes per second on average that a host may send. A probe sends the facts of a process when it sees it and
+/// when they change.
+pub const MAX_FACTS_PER_SECOND: u32 = 2048;
+
+impl Misbehavior {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::SendsTooMuch, Self::ControlCharacters, Self::ImpossibleNumbers, Self::TooManyFacts];
+
+    /// The name in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::SendsTooMuch => "sends_too_much",
+            Self::ControlCharacters => "control_characters",
+            Self::ImpossibleNumbers => "impossible_numbers",
+            Self::TooManyFacts => "too_many_facts",
+        }
+    }
+
+    /// The misbehavior with this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|misbehavior| misbehavior.word() == word)
+    }
+
+    /// A short predicate of the host.
+    pub fn short_text(self) -> &'static str {
+        match self {
+            Self::SendsTooMuch => "sends more than gpufleet reads",
+            Self::ControlCharacters => "sends control characters",
+            Self::ImpossibleNumbers => "sends impossible numbers",
+            Self::TooManyFacts => "sends too many new processes",
+        }
+    }
+
+    /// A predicate of the host.
+    pub fn text(self) -> String {
+        match self {
+            Self::SendsTooMuch => limited_text(),
+            Self::ControlCharacters => "sends control characters in texts, which a probe replaces".to_owned(),
+            Self::ImpossibleNumbers => "sends numbers that are not finite, which a probe leaves out".to_owned(),
+            Self::TooManyFacts => {
+                format!("sends facts of more than {MAX_FACTS_PER_SECOND} new or changed processes a second")
+            }
+        }
+    }
+}
+
 /// The text about a host that exceeds these limits.
 pub fn limited_text() -> String {
     format!(
@@ -306,8 +366,8 @@ pub enum HostUpdate {
     RoundTrip(Duration),
     /// No line for 3 s, or no readings for 3 intervals.
     Silent,
-    /// The host sends more than is read. Repeated every 10 s as long as that is so.
-    Limited,
+    /// The host misbehaves. Repeated every 10 s as long as that is so.
+    Misbehaves(Misbehavior),
     /// The connection was lost or could not be made.
     Down {
         /// The cause.
@@ -429,7 +489,7 @@ impl ConnectionLog {
                 };
                 self.add(&format!("answer to request {}: {text}", reply.id), false, now);
             }
-            HostUpdate::Limited => self.add(&limited_text(), true, now),
+            HostUpdate::Misbehaves(misbehavior) => self.add(&misbehavior.text(), true, now),
             HostUpdate::RoundTrip(_) => {}
         }
     }

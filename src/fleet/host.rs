@@ -1,7 +1,9 @@
 //! One host: its connection, last readings, processes and history; and the fleet of all hosts.
 
 use super::process_table::{ProcessTable, SnapshotContext};
-use super::{ConnectPhase, ConnectionLog, EndedProcess, History, HostUpdate, Link, Moment, Process, sanitize};
+use super::{
+    ConnectPhase, ConnectionLog, EndedProcess, History, HostUpdate, Link, Misbehavior, Moment, Process, sanitize,
+};
 use crate::config::HostConfig;
 use crate::wire::{
     Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, SafeText, Snapshot,
@@ -29,8 +31,8 @@ pub enum HostChange {
 /// A smaller difference between two clocks is not reported: it includes the network delay and normal drift.
 const CLOCK_ERROR_SECONDS: u64 = 60;
 
-/// How long a host counts as limited after [`HostUpdate::Limited`], which is repeated every 10 s.
-const LIMITED_DURATION: Duration = Duration::from_secs(15);
+/// How long a host counts as misbehaving after [`HostUpdate::Misbehaves`], which is repeated every 10 s.
+const MISBEHAVIOR_DURATION: Duration = Duration::from_secs(15);
 
 /// One host. The last values remain whatever the state of the connection.
 #[derive(Debug, Clone)]
@@ -60,8 +62,8 @@ pub struct Host {
     lost_at: Option<Moment>,
     /// Seconds of the fleet's clock in one real second; see [`Fleet::with_clock_speed`].
     clock_speed: f64,
-    /// When the host last sent more than is read.
-    limited_at: Option<Moment>,
+    /// When the host last misbehaved, by the position in [`Misbehavior::ALL`].
+    misbehaved_at: [Option<Moment>; Misbehavior::ALL.len()],
     /// Seconds by which the host's wall clock is ahead of this computer's; negative if it is behind. Includes the
     /// network delay: [`Host::clock_error_seconds`] leaves that out.
     clock_ahead_seconds: i64,
@@ -94,7 +96,7 @@ impl Host {
             rebooted_at: None,
             lost_at: None,
             clock_speed: 1.0,
-            limited_at: None,
+            misbehaved_at: [None; Misbehavior::ALL.len()],
             clock_ahead_seconds: 0,
             readings: Vec::new(),
             health: Vec::new(),
@@ -123,9 +125,10 @@ impl Host {
         reported.map_or(self.config.interval, Duration::from_secs_f32).min(HostConfig::MAX_INTERVAL)
     }
 
-    /// Whether the host sends more than is read; see [`super::limited_text`].
-    pub fn is_limited(&self, now: Moment) -> bool {
-        self.limited_at.is_some_and(|at| now.since(at) < LIMITED_DURATION)
+    /// The first of the ways in which the host misbehaves now.
+    pub fn misbehavior(&self, now: Moment) -> Option<Misbehavior> {
+        let misbehaves = |at: &Option<Moment>| at.is_some_and(|at| now.since(at) < MISBEHAVIOR_DURATION);
+        self.misbehaved_at.iter().position(misbehaves).map(|position| Misbehavior::ALL[position])
     }
 
     /// The seconds by which the host's wall clock is ahead (negative: behind), or `None` if the difference is below a
@@ -245,8 +248,8 @@ impl Host {
                 }
                 HostChange::Nothing
             }
-            HostUpdate::Limited => {
-                self.limited_at = Some(now);
+            HostUpdate::Misbehaves(misbehavior) => {
+                self.misbehaved_at[misbehavior as usize] = Some(now);
                 HostChange::Nothing
             }
             HostUpdate::Silent => {

@@ -426,12 +426,22 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_host_that_sends_too_much_is_limited_until_15_s_after_the_last_report() {
+fn a_host_misbehaves_until_15_s_after_the_last_report() {
     let mut host = TestHost::new(0, gpus(0..1));
-    assert!(!host.host.is_limited(at(1.0)));
-    assert_eq!(host.host.apply(HostUpdate::Limited, at(1.0)), HostChange::Nothing);
-    assert_eq!(host.host.apply(HostUpdate::Limited, at(11.0)), HostChange::Nothing);
-    assert_eq!([11.0, 25.0, 26.0].map(|seconds| host.host.is_limited(at(seconds))), [true, true, false]);
+    assert_eq!(host.host.misbehavior(at(1.0)), None);
+    let update = HostUpdate::Misbehaves(Misbehavior::ImpossibleNumbers);
+    assert_eq!(host.host.apply(update, at(1.0)), HostChange::Nothing);
+    for seconds in [1.0, 11.0] {
+        let update = HostUpdate::Misbehaves(Misbehavior::SendsTooMuch);
+        assert_eq!(host.host.apply(update, at(seconds)), HostChange::Nothing);
+    }
+    let [first, later, over] = [1.0, 25.0, 26.0].map(|seconds| host.host.misbehavior(at(seconds)));
+    assert_eq!([first, later, over], [Some(Misbehavior::SendsTooMuch), Some(Misbehavior::SendsTooMuch), None]);
+    for misbehavior in Misbehavior::ALL {
+        assert_eq!(Misbehavior::from_word(misbehavior.word()), Some(misbehavior));
+        assert_eq!(Misbehavior::ALL[misbehavior as usize], misbehavior);
+        assert!(!misbehavior.short_text().is_empty());
+    }
     let line = host.host.log().lines().last().expect("a line");
     assert_eq!(
         (&*line.text, line.times),

@@ -26,7 +26,8 @@ mod users;
 
 pub use connection::{
     ConnectPhase, ConnectionLog, HostUpdate, Link, LinkError, LinkErrorKind, LogLine, MAX_BYTES_PER_SECOND,
-    MAX_GPUS_PER_SECOND, MAX_PROCESSES_PER_SECOND, MAX_SNAPSHOTS_PER_SECOND, RetryPolicy, limited_text,
+    MAX_FACTS_PER_SECOND, MAX_GPUS_PER_SECOND, MAX_PROCESSES_PER_SECOND, MAX_SNAPSHOTS_PER_SECOND, Misbehavior,
+    RetryPolicy, limited_text,
 };
 pub use distributed_jobs::{DistributedJob, distributed_jobs};
 pub use filter::{Filter, FilterError, FilterInput, RowFacts, SYNTAX as FILTER_SYNTAX};

@@ -6,12 +6,13 @@
 //! {"t":0.412,"host":"hgx-01","link":"connecting"}
 //! {"t":0.412,"host":"hgx-01","wire":{"hello":{...}}}
 //! {"t":9.02,"host":"hgx-02","link":"down","error":{"kind":"timeout","message":"...","hint":null}}
+//! {"t":9.5,"host":"hgx-01","link":"live","misbehavior":"sends_too_much"}
 //! ```
 //!
 //! `t` is in seconds since the start of the recording, and `wire` is one message of the probe. A killed program leaves
 //! an incomplete last line, which readers skip.
 
-use super::{ConnectPhase, Host, HostId, HostUpdate, Link, LinkError, LinkErrorKind, Moment, RetryPolicy};
+use super::{ConnectPhase, Host, HostId, HostUpdate, Link, LinkError, LinkErrorKind, Misbehavior, Moment, RetryPolicy};
 use crate::wire::codec::{self, CodecError, MAX_LINE_BYTES};
 use crate::wire::redact::REDACTED;
 use crate::wire::{Hello, Message, Owner, ProcessFacts, SafeText, Scope, Snapshot};
@@ -53,6 +54,8 @@ pub enum RecordedEvent {
     Wire(Message),
     /// A change of the link.
     Link(RecordedLinkState, Option<RecordedError>),
+    /// The host misbehaves; the state of its link has not changed. Repeated every 10 s.
+    Misbehaves(RecordedLinkState, Misbehavior),
 }
 
 /// The state of a link, without the details of a live connection.
@@ -158,6 +161,10 @@ struct RawLine<M> {
     link: Option<RecordedLinkState>,
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     error: Option<RecordedError>,
+    /// The name of the [`Misbehavior`]. On a line with `link`, because earlier versions refuse a line without `wire` and
+    /// `link`.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    misbehavior: Option<SafeText>,
 }
 
 fn none<T>() -> Option<T> {
@@ -177,6 +184,7 @@ pub fn encode(line: &Line) -> Result<Vec<u8>, serde_json::Error> {
         wire: None,
         link: None,
         error: None,
+        misbehavior: None,
     };
     match line {
         Line::Start { started } => {
@@ -188,6 +196,10 @@ pub fn encode(line: &Line) -> Result<Vec<u8>, serde_json::Error> {
                 RecordedEvent::Wire(message) => codec::encode(&RawLine { wire: Some(message), ..info }),
                 RecordedEvent::Link(link, error) => {
                     codec::encode(&RawLine { link: Some(*link), error: error.clone(), ..info })
+                }
+                RecordedEvent::Misbehaves(link, misbehavior) => {
+                    let misbehavior = Some(misbehavior.word().into());
+                    codec::encode(&RawLine { link: Some(*link), misbehavior, ..info })
                 }
             }
         }
@@ -222,7 +234,10 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
             codec::check_limits(&message).map_err(RecordingErrorKind::Wire)?;
             RecordedEvent::Wire(message)
         }
-        (None, Some(link)) => RecordedEvent::Link(link, raw.error),
+        (None, Some(link)) => match raw.misbehavior.as_deref().and_then(Misbehavior::from_word) {
+            Some(misbehavior) => RecordedEvent::Misbehaves(link, misbehavior),
+            None => RecordedEvent::Link(link, raw.error),
+        },
         _ => return Err(RecordingErrorKind::Incomplete("a line has either `wire` or `link`")),
     };
     Ok(Line::Host(HostLine { t, host, event }))
@@ -263,6 +278,7 @@ impl Recorder {
     /// Returns the lines for an update: none, one, or one for the link and one for the message.
     pub fn take(&mut self, id: HostId, host: &SafeText, update: HostUpdate, now: Moment) -> Vec<Line> {
         let before = self.links.get(&id).map(|(state, _)| *state);
+        let mut misbehaves = None;
         let (link, message) = match update {
             HostUpdate::Connecting { .. } => (Some((RecordedLinkState::Connecting, None)), None),
             HostUpdate::Hello(hello) => (None, Some(Message::Hello(*hello))),
@@ -277,7 +293,11 @@ impl Recorder {
             HostUpdate::Down { error, .. } | HostUpdate::NeedsUser(error) => {
                 (Some((RecordedLinkState::Down, Some(self.error(&error)))), None)
             }
-            HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) | HostUpdate::Limited => (None, None),
+            HostUpdate::Misbehaves(misbehavior) => {
+                misbehaves = Some(misbehavior);
+                (None, None)
+            }
+            HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) => (None, None),
         };
         let mut lines = Vec::new();
         // Rounded to milliseconds, the precision of the time of arrival.
@@ -294,6 +314,9 @@ impl Recorder {
                 redactor.redact(&mut message);
             }
             line(RecordedEvent::Wire(message));
+        }
+        if let Some(misbehavior) = misbehaves {
+            line(RecordedEvent::Misbehaves(before.unwrap_or(RecordedLinkState::Connecting), misbehavior));
         }
         lines
     }
@@ -435,6 +458,7 @@ impl HostReplay {
         match event {
             RecordedEvent::Wire(message) => self.message(host, message),
             RecordedEvent::Link(state, error) => self.link(host, state, error),
+            RecordedEvent::Misbehaves(_, misbehavior) => Some(HostUpdate::Misbehaves(misbehavior)),
         }
     }
 

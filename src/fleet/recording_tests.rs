@@ -14,6 +14,7 @@ fn recording() -> Vec<Line> {
         host(0.5, RecordedEvent::Wire(Message::Echo { id: 4 })),
         host(0.5, RecordedEvent::Wire(Message::Snapshot(Box::new(Snapshot { sequence: 3, ..Snapshot::default() })))),
         host(4.0, RecordedEvent::Link(RecordedLinkState::Stale, None)),
+        host(4.5, RecordedEvent::Misbehaves(RecordedLinkState::Stale, Misbehavior::SendsTooMuch)),
         host(11.25, RecordedEvent::Link(RecordedLinkState::Down, Some(RecordedError::from(&error)))),
     ]
 }
@@ -40,6 +41,7 @@ fn lines_look_as_documented() {
     assert_eq!(lines.next(), Some(r#"{"recording":1,"started":"2026-03-01T13:44:00Z"}"#));
     assert_eq!(lines.next(), Some(r#"{"t":0.0,"host":"hgx-01","link":"connecting"}"#));
     assert_eq!(lines.nth(1), Some(r#"{"t":0.5,"host":"hgx-01","wire":{"echo":{"id":4}}}"#));
+    assert_eq!(lines.nth(2), Some(r#"{"t":4.5,"host":"hgx-01","link":"stale","misbehavior":"sends_too_much"}"#));
     assert_eq!(
         lines.last(),
         Some(concat!(
@@ -139,6 +141,40 @@ fn a_link_is_recorded_when_it_changes() {
     assert!(take(110.0, down(LinkErrorKind::Silent)).contains("\"hint\":\"ssh bob@a\""));
     assert_eq!(take(110.1, down(LinkErrorKind::Silent)), "", "nothing new");
     assert!(take(111.0, down(LinkErrorKind::Timeout)).contains("\"kind\":\"timeout\""));
+}
+
+#[test]
+fn misbehavior_is_recorded_beside_the_link_and_replayed() {
+    let mut recorder = Recorder::new(at(0.0), None);
+    let misbehaves = |misbehavior| HostUpdate::Misbehaves(misbehavior);
+    assert_eq!(
+        text(&mut recorder, 0.5, misbehaves(Misbehavior::SendsTooMuch)),
+        "{\"t\":0.5,\"host\":\"a\",\"link\":\"connecting\",\"misbehavior\":\"sends_too_much\"}\n"
+    );
+    text(&mut recorder, 1.0, HostUpdate::Snapshot(Box::default()));
+    for seconds in [2.0, 12.0] {
+        assert_eq!(
+            text(&mut recorder, seconds, misbehaves(Misbehavior::ControlCharacters)),
+            format!("{{\"t\":{seconds:.1},\"host\":\"a\",\"link\":\"live\",\"misbehavior\":\"control_characters\"}}\n")
+        );
+    }
+    let mut host = Host::new(HostId(0), Arc::new(HostConfig::named("a")), Moment::default());
+    let mut replay = HostReplay::default();
+    let mut play = |event, seconds: f64| {
+        if let Some(update) = replay.update(&host, event) {
+            host.apply(update, at(seconds));
+        }
+        (host.misbehavior(at(seconds)), host.link.word())
+    };
+    let snapshot = || RecordedEvent::Wire(Message::Snapshot(Box::default()));
+    assert_eq!(play(snapshot(), 1.0), (None, "live"));
+    let misbehavior = Misbehavior::ImpossibleNumbers;
+    assert_eq!(play(RecordedEvent::Misbehaves(RecordedLinkState::Live, misbehavior), 2.0), (Some(misbehavior), "live"));
+    assert_eq!(play(snapshot(), 30.0), (None, "live"));
+    // A later version may know other kinds.
+    let line = br#"{"t":1,"host":"a","link":"live","misbehavior":"from_the_future"}"#;
+    let Ok(Line::Host(line)) = decode(line, 2) else { panic!("decodes") };
+    assert_eq!(line.event, RecordedEvent::Link(RecordedLinkState::Live, None));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::json::{JsonError, JsonFinding, rfc3339, rounded};
 use super::paint::{Paint, Tone};
 use super::report::{has_reported, no_answer_text};
 use crate::diagnosis::{Finding, FindingPhase, NotJudged, RuleId, Severity, SnoozeEnd, Transition};
-use crate::fleet::{Fleet, Host, Moment};
+use crate::fleet::{Fleet, Host, Misbehavior, Moment};
 use crate::wire::SafeText;
 use crate::wire::format::{DurationStyle, duration};
 use serde::Serialize;
@@ -184,6 +184,12 @@ pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> Strin
         if transition.notify { " (notified)" } else { "" },
         transition.sentence
     )
+}
+
+/// A host that misbehaved in a recording, with the first and the last time.
+pub fn misbehavior(name: &SafeText, misbehavior: Misbehavior, first: Moment, last: Moment) -> String {
+    let (first, last) = (clock(first.since_start()), clock(last.since_start()));
+    format!("{name} {} (from {first} to {last})", misbehavior.text())
 }
 
 /// The tone of a severity.

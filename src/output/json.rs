@@ -5,7 +5,7 @@
 
 use super::report::{GpuView, Report, has_reported, no_answer_text};
 use crate::diagnosis::{Finding, SnoozeEnd};
-use crate::fleet::{Fleet, Host, HostId, LinkError, LinkErrorKind, Moment, Process};
+use crate::fleet::{Fleet, Host, HostId, LinkError, LinkErrorKind, Misbehavior, Moment, Process};
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, GpuProcessKind, HostReading, Presence, ProcessState, SafeText, Scope,
 };
@@ -67,6 +67,8 @@ pub struct JsonHost {
     pub round_trip_ms: Option<f64>,
     /// Whether the host sends more than gpufleet reads.
     pub limited: bool,
+    /// The way in which the host misbehaves.
+    pub misbehavior: Option<&'static str>,
     /// The group in hosts.toml.
     pub group: Option<SafeText>,
     /// The tags in hosts.toml.
@@ -183,7 +185,8 @@ impl JsonHost {
             gpu_error: driver_error.or(inventory.and_then(|inventory| inventory.error.as_ref())).map(JsonGpuError::new),
             age_seconds: host.age(report.now).map(|age| age.as_secs_f64()),
             round_trip_ms: host.round_trip.map(|time| time.as_secs_f64() * 1000.0),
-            limited: host.is_limited(report.now),
+            limited: host.misbehavior(report.now) == Some(Misbehavior::SendsTooMuch),
+            misbehavior: host.misbehavior(report.now).map(Misbehavior::word),
             group: host.config.group.clone(),
             tags: host.config.tags.clone(),
             note: host.config.note.clone(),

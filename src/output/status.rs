@@ -15,7 +15,7 @@ use super::findings::severity_tone;
 use super::paint::{Paint, Tone};
 use super::report::{GpuView, Report, no_answer_text, owner_label};
 use crate::diagnosis::{Finding, FindingPhase};
-use crate::fleet::{GpuState, Host, Link, Moment, limited_text};
+use crate::fleet::{GpuState, Host, Link, Moment};
 use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{ReadingSource, SafeText};
 use std::collections::BTreeMap;
@@ -210,8 +210,8 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
         notes.extend(why.map(|note| (Tone::Warn, note.to_string())));
     }
     // If the host was disconnected for it, its error has these words.
-    if host.is_limited(now) && matches!(host.link, Link::Live) {
-        notes.push((Tone::Warn, limited_text()));
+    if let (Some(misbehavior), Link::Live) = (host.misbehavior(now), &host.link) {
+        notes.push((Tone::Warn, misbehavior.text()));
     }
     let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
     if left_out > 0 {
@@ -336,16 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_sends_too_much_is_named() {
-        let config = std::sync::Arc::new(crate::config::HostConfig::named("hgx-01"));
-        let mut host = Host::new(crate::fleet::HostId(0), config, Moment::default());
-        let words = limited_text();
-        let has_note = |host: &Host| notes(host, Moment::default()).iter().any(|(_, note)| *note == words);
-        assert!(!has_note(&host));
-        host.apply(crate::fleet::HostUpdate::Limited, Moment::default());
-        assert!(!has_note(&host));
-        host.link = Link::Live;
-        assert!(has_note(&host));
+    fn a_host_that_misbehaves_is_named() {
+        for misbehavior in crate::fleet::Misbehavior::ALL {
+            let config = std::sync::Arc::new(crate::config::HostConfig::named("hgx-01"));
+            let mut host = Host::new(crate::fleet::HostId(0), config, Moment::default());
+            let words = misbehavior.text();
+            let has_note = |host: &Host| notes(host, Moment::default()).iter().any(|(_, note)| *note == words);
+            assert!(!has_note(&host));
+            host.apply(crate::fleet::HostUpdate::Misbehaves(misbehavior), Moment::default());
+            assert!(!has_note(&host));
+            host.link = Link::Live;
+            assert!(has_note(&host));
+        }
     }
 
     #[test]

@@ -470,7 +470,7 @@ mod tests {
         let long = "0".repeat(2000);
         let job = SleepProcess::start(Command::new("sleep").args(["600", &long]).stdout(Stdio::null()));
         let argv = |limit: usize| -> Vec<SafeText> {
-            let cut = limit - "sleep\0600\0".len();
+            let cut = limit - "sleep".len() - "600".len() - 2;
             ["sleep", "600", &long[..cut.min(long.len())]].map(SafeText::new).to_vec()
         };
         assert!(!has_other_command(job.0.id(), &argv(4096)) && !has_other_command(job.0.id(), &argv(1024)));

@@ -307,8 +307,8 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, app: &App, host: &Host, now: Momen
         line.append(3, next);
         return line;
     }
-    if host.is_limited(now) {
-        line.add(19, 3, short!("sends more than gpufleet reads"), theme.warn);
+    if let Some(misbehavior) = host.misbehavior(now) {
+        line.add(19, 3, short!("{}", misbehavior.short_text()), theme.warn);
     }
     if let Some(hello) = &host.hello {
         if let Some(user) = &hello.login_user {

@@ -59,6 +59,7 @@ pub(super) fn status_text(app: &App, host: &Host, summary: &HostSummary, now: Mo
         Link::Down { since, .. } => Some((short!("DOWN {}", since_text(*since, now).as_str()), theme.warn)),
         Link::NeedsUser { .. } => Some((short!("NEEDS YOU"), theme.warn)),
         Link::Stale { since } => Some((short!("STALE {}", since_text(*since, now).as_str()), theme.warn)),
+        Link::Live if host.misbehavior(now).is_some() => Some((short!("MISBEHAVES"), theme.warn)),
         Link::Live if driver_error(host).is_some() => Some((short!("NO GPU DATA"), theme.warn)),
         Link::Live if host.inventory.is_none() || host.snapshot.is_none() => Some((short!("first sample"), theme.dim)),
         Link::Live if !summary.is_fresh => {

@@ -8,7 +8,7 @@ use crate::app::testing::{
     LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, reported_once, update,
 };
 use crate::app::{App, ChartSpan, ColorDepth, DisplaySettings, Event, Metric, ThemeChoice, View};
-use crate::fleet::{HostId, HostUpdate, LinkError, LinkErrorKind};
+use crate::fleet::{HostId, HostUpdate, LinkError, LinkErrorKind, Misbehavior};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier, Style};
@@ -67,16 +67,26 @@ fn a_filtered_list_says_how_many_rows_match_and_by_what() {
 }
 
 #[test]
-fn the_view_of_a_host_says_that_it_sends_too_much() {
+fn a_host_that_misbehaves_is_named_in_the_grid_and_its_view_says_why() {
     for size in SIZES {
-        let mut app = app(2, 8, size);
-        press(&mut app, "\n");
-        let words = "sends more than gpufleet reads";
-        assert!(!text(&app, size).contains(words));
-        update(&mut app, 0, HostUpdate::Limited, NOW);
-        let screen = text(&app, size);
-        assert!(screen.contains(words), "{screen}");
+        for misbehavior in Misbehavior::ALL {
+            let mut app = app(2, 8, size);
+            press(&mut app, "\n");
+            assert!(!text(&app, size).contains(misbehavior.short_text()));
+            update(&mut app, 0, HostUpdate::Misbehaves(misbehavior), NOW);
+            let screen = text(&app, size);
+            assert!(screen.contains(misbehavior.short_text()), "{screen}");
+            press(&mut app, "\u{1b}");
+            let screen = text(&app, size);
+            assert!(screen.contains("MISBEHAVES"), "{screen}");
+        }
     }
+    // A line of GPUs leaves room for it.
+    let size = (80, 12);
+    let mut app = app(12, 90, size);
+    update(&mut app, 0, HostUpdate::Misbehaves(Misbehavior::TooManyFacts), NOW);
+    let screen = text(&app, size);
+    assert!(screen.contains("MISBEHAVES"), "{screen}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::wire::{
     DriverError, DriverErrorKind, Hello, Inventory, Message, Reply, ReplyOutcome, Request, SafeText, Snapshot,
 };
 use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
@@ -208,14 +209,14 @@ impl Adapter {
         self.sample_bytes = 0;
         self.host = Some(Section::default());
         let mut text = "host\n".to_owned();
-        match self.job {
+        if let Some(job) = self.job {
             // The last one has not ended: the host readings are all there is.
-            Some(job) => self.hangs_since = self.hangs_since.or(Some(job.since)),
-            None => {
-                self.sample = Sample::default();
-                self.job = Some(Job::start(JobStep::Gpus));
-                text += &format!("gpus {}\n", self.fields.to_argument());
-            }
+            self.hangs_since = self.hangs_since.or(Some(job.since));
+        } else {
+            self.sample = Sample::default();
+            self.job = Some(Job::start(JobStep::Gpus));
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "gpus {}", self.fields.to_argument());
         }
         self.send_to_script(&text).await
     }

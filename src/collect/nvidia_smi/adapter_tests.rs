@@ -60,7 +60,7 @@ const BROKEN_NVIDIA_SMI: &str =
 /// The messages of a shell with this script as `nvidia-smi`.
 struct Harness {
     remote: RemoteCommand,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Harness {
@@ -93,7 +93,7 @@ impl Harness {
         shell.stdin.write_all(format!("alias nvidia-smi={}\n", path.display()).as_bytes()).await.unwrap();
         Self {
             remote: adapt(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
-            _directory: directory,
+            directory: directory,
         }
     }
 
@@ -252,7 +252,7 @@ async fn heartbeats_are_answered_and_the_program_is_ended_while_it_hangs() {
     assert!(matches!(harness.message().await, Message::Hello(_)));
     harness.ask(&Request::Heartbeat { id: 5, last_sequence: None }).await;
     assert!(matches!(harness.message().await, Message::Echo { id: 5 }));
-    let file = harness._directory.path().join("pid");
+    let file = harness.directory.path().join("pid");
     let pid = timeout(Duration::from_secs(20), async {
         loop {
             if let Ok(pid) = std::fs::read_to_string(&file) {
@@ -335,7 +335,7 @@ async fn a_driver_that_hangs_is_reported_and_nvidia_smi_is_not_started_again() {
     assert!(error.message.starts_with("nvidia-smi hangs: the NVIDIA driver has not answered for 6 s"), "{error:?}");
     assert_eq!((first.host.load_1, first.sequence), (Some(1.5), 1));
     // The host readings go on until the program is to be killed.
-    while began.elapsed() < KILLED_AFTER - Duration::from_secs(3) {
+    while began.elapsed() < KILLED_AFTER.saturating_sub(Duration::from_secs(3)) {
         assert_eq!(script.request().await, "host");
         script.answer(HOST).await;
         let Message::Snapshot(next) = script.message().await else { panic!("a snapshot") };

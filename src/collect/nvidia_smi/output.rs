@@ -268,7 +268,9 @@ impl Sample {
     /// The GPUs by ascending index, and the text that is neither a row nor empty.
     fn list_gpus(&self, fields: &FieldList, rows: &[Row<'_>], known: &Known) -> (Vec<ListedGpu>, String) {
         let mut gpus: Vec<ListedGpu> = rows.iter().take(MAX_GPUS).map(Row::gpu).collect();
-        gpus.iter_mut().for_each(|gpu| gpu.complete(&known.gpus));
+        for gpu in &mut gpus {
+            gpu.complete(&known.gpus);
+        }
         let from_rows = gpus.len();
         let other = self.gpus.lines.iter().filter(|line| Row::parse(line, fields).is_none());
         let message = join_messages(other.clone().map(String::as_str));
