@@ -5,6 +5,7 @@ use crate::lab::Lab;
 use crate::notifications::wait_for_lines;
 use crate::pty::{Pty, TIMEOUT, signal, wait_for_end};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ fn assert_restored(pty: &Pty, how: &str) {
 #[test]
 fn every_way_to_end_the_program_restores_the_terminal() {
     type End = fn(&mut Pty);
-    let ends: [(&str, &str, u32, End); 11] = [
+    let ends: [(&str, &str, u32, End); 13] = [
         ("q", "", 0, |pty| pty.keys("q")),
         ("Ctrl-C", "", 0, |pty| pty.keys("\x03")),
         ("SIGINT", "", 130, |pty| pty.signal("INT")),
@@ -43,6 +44,8 @@ fn every_way_to_end_the_program_restores_the_terminal() {
         ("SIGUSR1", "", 1, |pty| pty.signal("USR1")),
         ("a panic in the loop", "loop", 101, |_| {}),
         ("a panic in a task", "task", 0, |pty| pty.keys("q")),
+        ("an abort", "abort", 1, |_| {}),
+        ("a panic that cannot unwind", "no-unwind", 1, |_| {}),
         ("Ctrl-C in the help", "", 0, |pty| pty.keys("?\x03")),
     ];
     for (how, panics, code, end) in ends {
@@ -50,7 +53,7 @@ fn every_way_to_end_the_program_restores_the_terminal() {
         let environment = [("GPUFLEET_TEST_PANIC", panics), ("RUST_BACKTRACE", "0")];
         let mut pty = Pty::gpufleet((100, 30), &DEMO, &environment);
         let before = pty.stty_at_start().to_owned();
-        if panics != "loop" {
+        if !["loop", "abort", "no-unwind"].contains(&panics) {
             pty.wait_for("40 GPUs");
             assert_ne!(pty.stty(), before, "{how}: the terminal is in raw mode");
         }
@@ -61,17 +64,34 @@ fn every_way_to_end_the_program_restores_the_terminal() {
         let screen = pty.screen(vt100::Screen::contents);
         let expected = match panics {
             "loop" => "gpufleet panicked at src/cli/tui/event_loop.rs",
-            "task" => "gpufleet: a task panicked at src/cli/tui/event_loop.rs",
+            "task" | "no-unwind" => "gpufleet: a task panicked at src/cli/tui/event_loop.rs",
             _ => "",
         };
         assert!(screen.contains(expected), "{how}: {screen}");
-        if panics.is_empty() {
+        if panics.is_empty() || panics == "abort" {
             assert_eq!(screen.trim(), "", "{how}");
         } else {
             assert!(screen.contains("␛]0;pwned␇\nPlease report this as a bug."), "{how}: {screen}");
         }
         assert!(!String::from_utf8_lossy(&pty.bytes()).contains("]0;pwned\x07"), "{how}: the title is ours");
     }
+}
+
+#[test]
+fn failed_allocation_restores_the_terminal() {
+    let mut pty = Pty::gpufleet((100, 30), &DEMO, &[]);
+    let before = pty.stty_at_start().to_owned();
+    pty.wait_for("40 GPUs");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pty.pid())).expect("it runs");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("its address space");
+    let kib: u64 = size.trim().trim_end_matches(" kB").parse().expect("a number");
+    let limit = Rlimit { current: Some(kib * 1024), maximum: Some(kib * 1024) };
+    prlimit(Pid::from_raw(pty.pid() as i32), Resource::As, limit).expect("the limit is set");
+    // The frame of a large terminal does not fit.
+    pty.claim_size(1000, 500);
+    assert_eq!(pty.exit_code(), 1, "it ends by SIGABRT");
+    assert_restored(&pty, "a failed allocation");
+    assert_eq!(pty.stty(), before, "the line discipline");
 }
 
 #[test]

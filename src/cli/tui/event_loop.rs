@@ -377,6 +377,12 @@ async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Optio
 
 /// Panics once if `GPUFLEET_TEST_PANIC` is set: in the event loop (`loop`) or in a task (`task`). The tests of the whole
 /// program check that a panic restores the terminal and that its message, which could come from a host, is cleaned.
+/// A panic in a function that cannot unwind aborts.
+#[cfg(debug_assertions)]
+extern "C" fn never_unwinds() {
+    panic!("on purpose, in a task \x1b]0;pwned\x07");
+}
+
 #[cfg(debug_assertions)]
 fn panic_for_test() {
     static DONE: std::sync::Once = std::sync::Once::new();
@@ -384,6 +390,8 @@ fn panic_for_test() {
     DONE.call_once(|| match wanted.as_str() {
         "loop" => panic!("on purpose, in the loop \x1b]0;pwned\x07"),
         "task" => drop(tokio::spawn(async { panic!("on purpose, in a task \x1b]0;pwned\x07") })),
+        "abort" => std::process::abort(),
+        "no-unwind" => drop(tokio::spawn(async { never_unwinds() })),
         _ => {}
     });
 }

@@ -4,6 +4,7 @@
 //! The other files hold the parts with side effects: the terminal (`terminal`, and `terminal_manager` for its hand-over
 //! to a `remote_shell`), its input (`keyboard`), the files written meanwhile (`persistence`) and the clipboard.
 
+mod abort_guard;
 mod clipboard;
 pub mod event_loop;
 mod keyboard;

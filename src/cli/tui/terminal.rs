@@ -2,12 +2,13 @@
 //!
 //! [`Screen`] restores the terminal when it is dropped. A panic in the drawing thread restores it before its message is
 //! printed; signals end the event loop, which drops the screen. A panic elsewhere (in a host task) must not write over
-//! the screen: its message is printed when the terminal is restored.
+//! the screen: its message is printed when the terminal is restored. If the program aborts, `abort_guard` restores it.
 //!
 //! All output goes through a [`TerminalWriter`], so that a terminal that accepts no output blocks nothing else. A frame
 //! is one write inside a synchronized update, including the clear after a resize, so that no terminal shows half of a
 //! frame.
 
+use super::abort_guard;
 use crate::wire::SafeText;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -20,6 +21,8 @@ use crossterm::{Command, execute, queue};
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::fs::File;
@@ -29,7 +32,7 @@ use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// The initial capacity for a frame.
@@ -48,6 +51,10 @@ static MOUSE: AtomicBool = AtomicBool::new(true);
 static DRAWING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
 /// Messages of panics in other threads, until the terminal is restored.
 static DEFERRED_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// The settings of the terminal before raw mode, for an abort: crossterm's copy is behind a lock.
+static SETTINGS: Mutex<Option<Termios>> = Mutex::new(None);
+/// The program aborts, and nothing more may be drawn.
+static IS_ABORTING: AtomicBool = AtomicBool::new(false);
 /// The writer to standard output; static because the panic hook needs it.
 static WRITER: OnceLock<TerminalWriter> = OnceLock::new();
 
@@ -80,6 +87,7 @@ impl Screen {
             return Err(io::Error::other("standard output is not a terminal"));
         }
         install_panic_hook();
+        install_abort_guard()?;
         *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
         let writer = start_writer()?;
         enter_raw_mode()?;
@@ -247,6 +255,9 @@ pub(super) fn print_error(text: &str) {
 }
 
 fn enter_raw_mode() -> io::Result<()> {
+    if !IS_RAW.load(Ordering::SeqCst) {
+        *SETTINGS.lock().unwrap_or_else(PoisonError::into_inner) = tcgetattr(io::stdout()).ok();
+    }
     enable_raw_mode()?;
     IS_RAW.store(true, Ordering::SeqCst);
     // Without a title of our own the window keeps that of the shell. Text from hosts never goes into the title.
@@ -280,6 +291,48 @@ fn restore() {
         writer.wait(RESTORE_TIMEOUT);
     }
     let _ = disable_raw_mode();
+}
+
+fn install_abort_guard() -> io::Result<()> {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    if INSTALLED.set(()).is_ok() { abort_guard::install(restore_in_abort) } else { Ok(()) }
+}
+
+/// How long the thread that writes to the terminal may take for the frame in progress.
+const FRAME_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Restores the terminal while another thread aborts, with whatever locks it holds and perhaps without free memory.
+fn restore_in_abort() {
+    IS_ABORTING.store(true, Ordering::SeqCst);
+    if !IS_RAW.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    let deadline = Instant::now() + FRAME_TIMEOUT;
+    while !WRITER.get().is_none_or(TerminalWriter::is_idle_unless_locked) && Instant::now() < deadline {
+        thread::yield_now();
+    }
+    if let Some(settings) = SETTINGS.try_lock().ok().and_then(|mut settings| settings.take()) {
+        let _ = tcsetattr(io::stdout(), OptionalActions::Now, &settings);
+    }
+    write_briefly(ABORTED);
+    if let Ok(panics) = DEFERRED_PANICS.try_lock() {
+        panics.iter().for_each(|message| write_briefly(message.as_bytes()));
+    }
+}
+
+/// The sequences of [`restore`] as bytes.
+const ABORTED: &[u8] = b"\x1b[?2026l\x1b[?1006l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?2004l\x1b[0m\x1b[?25h\x1b[?1049l";
+
+/// Writes bytes as long as the terminal takes them. One by one, because a longer write blocks if only a part fits.
+fn write_briefly(bytes: &[u8]) {
+    let stdout = io::stdout();
+    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+    for byte in bytes {
+        let is_ready = poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], Some(&limit)).is_ok_and(|ready| ready > 0);
+        if !is_ready || rustix::io::write(&stdout, &[*byte]).is_err() {
+            return;
+        }
+    }
 }
 
 /// Mouse reports for clicks and the wheel. crossterm's `EnableMouseCapture` also reports motion, which wakes the
@@ -384,6 +437,11 @@ impl TerminalWriter {
         self.shared.lock().is_idle()
     }
 
+    /// Whether everything is written, or another thread holds the lock and may never release it.
+    fn is_idle_unless_locked(&self) -> bool {
+        self.shared.state.try_lock().is_ok_and(|state| state.is_idle())
+    }
+
     /// Waits until everything is written or a write has failed. Cancel safe.
     pub(super) async fn idle(&self) {
         loop {
@@ -413,6 +471,9 @@ impl TerminalWriter {
 /// Never blocks. Returns the error of an earlier write.
 impl Write for TerminalWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if IS_ABORTING.load(Ordering::SeqCst) {
+            return Ok(bytes.len());
+        }
         let mut state = self.shared.lock();
         if let Some(error) = state.error.take() {
             return Err(error);
@@ -503,6 +564,22 @@ mod tests {
             assert!(frame.starts_with(BEGIN) && frame.ends_with(END), "after {keys:?}");
             assert_eq!(String::from_utf8_lossy(frame).matches("\x1b[?2026").count(), 2, "after {keys:?}");
         }
+    }
+
+    #[test]
+    fn an_abort_writes_the_sequences_that_restore_the_terminal() {
+        let mut restoring = Vec::new();
+        execute!(
+            restoring,
+            EndSynchronizedUpdate,
+            ClicksAndWheel(false),
+            DisableBracketedPaste,
+            ResetColor,
+            Show,
+            LeaveAlternateScreen
+        )
+        .expect("writes");
+        assert_eq!(String::from_utf8_lossy(ABORTED), String::from_utf8_lossy(&restoring));
     }
 
     #[test]
