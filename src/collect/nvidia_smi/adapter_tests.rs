@@ -93,7 +93,7 @@ impl Harness {
         shell.stdin.write_all(format!("alias nvidia-smi={}\n", path.display()).as_bytes()).await.unwrap();
         Self {
             remote: adapt(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
-            directory: directory,
+            directory,
         }
     }
 
