@@ -91,10 +91,7 @@ impl Harness {
         });
         // An alias precedes every directory of PATH, so that a real nvidia-smi is not used.
         shell.stdin.write_all(format!("alias nvidia-smi={}\n", path.display()).as_bytes()).await.unwrap();
-        Self {
-            remote: adapt(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
-            directory,
-        }
+        Self { remote: adapt(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)), directory }
     }
 
     async fn message(&mut self) -> Message {
