@@ -1,12 +1,13 @@
 //! Terminal state: restored however the program ends or stops, keys kept in order, whole frames only.
 
 use crate::fake_driver::gpu_with;
-use crate::lab::Lab;
+use crate::lab::{Lab, has_root};
 use crate::notifications::wait_for_lines;
 use crate::pty::{Pty, TIMEOUT, signal, wait_for_end};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::io::Read;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::{Duration, Instant};
 
 const DEMO: [&str; 3] = ["--demo", "--theme", "dark"];
@@ -74,6 +75,36 @@ fn every_way_to_end_the_program_restores_the_terminal() {
             assert!(screen.contains("␛]0;pwned␇\nPlease report this as a bug."), "{how}: {screen}");
         }
         assert!(!String::from_utf8_lossy(&pty.bytes()).contains("]0;pwned\x07"), "{how}: the title is ours");
+    }
+}
+
+/// The files of a process in /proc belong to root if it may not be dumped (proc(5)), and only then.
+#[test]
+fn memory_is_closed_to_debuggers_of_the_same_user_and_to_core_dumps() {
+    if !has_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("gpufleet");
+    std::fs::copy(env!("CARGO_BIN_EXE_gpufleet"), &program).expect("copies");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("is opened");
+    let nobody = 65_534;
+    let prefix = [format!("--reuid={nobody}"), "--clear-groups".to_owned()];
+    let run = |program: &str, arguments: &[&str]| {
+        let arguments: Vec<&str> =
+            prefix.iter().map(String::as_str).chain([program]).chain(arguments.iter().copied()).collect();
+        Pty::program((100, 30), "setpriv", &arguments, &[("HOME", "/"), ("XDG_STATE_HOME", "/nonexistent")])
+    };
+    let owner = |pid: u32| std::fs::metadata(format!("/proc/{pid}/mem")).map(|about| about.uid()).ok();
+    let pty = run(program.to_str().expect("UTF-8"), &DEMO);
+    pty.wait_for("40 GPUs");
+    assert_eq!(owner(pty.pid()), Some(0));
+    // Another program of that user.
+    let other = run("sleep", &["3600"]);
+    let deadline = Instant::now() + TIMEOUT;
+    while owner(other.pid()) != Some(nobody) {
+        assert!(Instant::now() < deadline, "{:?}", owner(other.pid()));
+        std::thread::yield_now();
     }
 }
 

@@ -65,7 +65,7 @@ fn command_arguments(context: &Context, host: &HostConfig, resolved: &Resolved) 
     if !context.askpass.can_prompt() {
         option("BatchMode=yes".to_owned());
     }
-    for fixed in ["ClearAllForwardings=yes", "PermitLocalCommand=no"] {
+    for fixed in ["ClearAllForwardings=yes", "PermitLocalCommand=no", "Compression=no"] {
         option(fixed.to_owned());
     }
     let (interval, count) = resolved.server_alive();
@@ -224,7 +224,7 @@ mod tests {
         let arguments = arguments(&context, &host, &resolved).await.unwrap().join(" ");
         assert_eq!(
             arguments.replace(&directory.path().join("config").display().to_string(), "CONFIG"),
-            "-T -a -x -F CONFIG -o BatchMode=yes -o ClearAllForwardings=yes -o PermitLocalCommand=no \
+            "-T -a -x -F CONFIG -o BatchMode=yes -o ClearAllForwardings=yes -o PermitLocalCommand=no -o Compression=no \
              -o ServerAliveInterval=15 -o ServerAliveCountMax=3 -o ConnectTimeout=5 -o User=\"bob\" -o Port=2222 \
              -o IdentityFile=\"/k 100%%\" -o UserKnownHostsFile=\"/kh\" -o GlobalKnownHostsFile=none -o ProxyJump=none"
         );

@@ -210,6 +210,52 @@ fn signal_is_not_sent_to_another_program_with_the_same_name_and_start_time() {
     shell.wait().expect("ends");
 }
 
+/// The open files of a process: the target of each descriptor, and whether it may be written to.
+fn open_files(pid: u32) -> Vec<(String, bool)> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the descriptors").flatten();
+    let file = |entry: std::fs::DirEntry| {
+        let target = std::fs::read_link(entry.path()).ok()?.display().to_string();
+        let number = entry.file_name().to_string_lossy().into_owned();
+        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        // The access mode is in the last two bits (fcntl(2)).
+        Some((target, u32::from_str_radix(flags.trim(), 8).ok()? & 0o3 != 0))
+    };
+    descriptors.filter_map(file).collect()
+}
+
+#[test]
+fn probe_opens_no_port_and_writes_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [home, marks] = ["home", "marks"].map(|name| folder.path().join(name));
+    for directory in [&home, &marks] {
+        std::fs::create_dir(directory).expect("creates");
+    }
+    let sleeper = Sleeper::start();
+    let process = json!({"processes": [{"pid": sleeper.pid(), "memory_bytes": 1024}]});
+    let driver = FakeDriver::new(&devices(&[gpu_with(0, &process)]));
+    let mut command = Command::new(probe_program());
+    command.current_dir(&home).env("HOME", &home).env("TMPDIR", &home).env("XDG_CACHE_HOME", &home);
+    let marks_text = marks.display().to_string();
+    let mut probe = Probe::with_command(command, &driver.library(), &["--interval", "0.25", "--marks", &marks_text]);
+    let pid = probe.child.id();
+    for _ in 0..4 {
+        probe.snapshot();
+        let files = open_files(pid);
+        assert!(files.len() > 3, "{files:?}");
+        for (target, is_writable) in files {
+            assert!(!target.starts_with("socket:"), "{target}");
+            assert!(!is_writable || target.starts_with("pipe:") || target.starts_with("/dev/"), "{target} is writable");
+        }
+    }
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("its IO");
+    assert!(io.lines().any(|line| line == "write_bytes: 0"), "{io}");
+    assert!(probe.end().success());
+    for directory in [&home, &marks] {
+        assert_eq!(std::fs::read_dir(directory).expect("is there").count(), 0, "{}", directory.display());
+    }
+}
+
 fn run_probe(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(probe_program()).args(arguments).output().expect("the probe runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("utf-8");

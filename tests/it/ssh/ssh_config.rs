@@ -412,6 +412,42 @@ async fn host_and_user_names_are_never_run_as_shell_code_or_options() {
     }
 }
 
+#[tokio::test]
+async fn nothing_is_forwarded_or_compressed_whatever_the_configuration_asks_for() {
+    let (sshd, options) = server(&["X11Forwarding yes"]);
+    let folder = tempfile::tempdir().unwrap();
+    let agent = SshAgent::start(folder.path());
+    let [local, remote] = [(); 2].map(|()| free_port(Ipv4Addr::LOCALHOST));
+    let forwards = format!(
+        "ForwardAgent yes\n ForwardX11 yes\n Compression yes\n IdentityAgent {}\n LocalForward {local} 127.0.0.1:1\n \
+         RemoteForward {remote} 127.0.0.1:1",
+        agent.socket.display()
+    );
+    let config = write_file(&sshd, "config", &format!("Host gpu\n {forwards}\n{options}"));
+    let command = "echo ${SSH_AUTH_SOCK:-no agent}";
+    let requests = |log: &str| {
+        let words = ["tcpip-forward", "auth-agent-req", "compression: zlib"];
+        words.map(|word| log.matches(word).count())
+    };
+    // The configuration is effective: ssh forwards and compresses.
+    let output = Command::new("ssh")
+        .arg("-F")
+        .arg(&config)
+        .args(["-o", "BatchMode=yes", "gpu", command])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with('/'), "{output:?}");
+    let by_ssh = requests(&sshd.log());
+    assert!(by_ssh.iter().all(|count| *count > 0), "{by_ssh:?}\n{}", sshd.log());
+    for backend in [Backend::Native, Backend::System] {
+        let host = HostConfig { backend, ..HostConfig::named("gpu") };
+        let finished = client_with_config(&config).run(&host, command).await.unwrap();
+        assert_eq!(finished.stdout, "no agent\n", "{backend:?}");
+        assert_eq!(requests(&sshd.log()), by_ssh, "{backend:?}\n{}", sshd.log());
+    }
+}
+
 /// A server that logs the negotiated algorithms and whose keys are all known, with the host section options for it.
 fn server(added: &[&str]) -> (Sshd, String) {
     let mut lines = vec!["LogLevel DEBUG1"];
