@@ -1,6 +1,6 @@
 //! `gpufleet completions SHELL`, and the answers to a shell that completes arguments.
 //!
-//! The printed code makes the shell run gpufleet with [`VARIABLE`] for each completion, so hosts, groups and rules are
+//! The printed code makes the shell run gpufleet with `GPUFLEET_COMPLETE` for each completion, so hosts, groups and rules are
 //! always those of the moment.
 
 use super::command_context::{aliases, groups_of, read_hosts};
