@@ -145,6 +145,7 @@ fn messages() -> [Value; 3] {
             "write_bytes",
             "read_characters",
             "log_age_seconds",
+            "established_connections",
         ],
     );
     processes["state"] = json!(["R", "S", "D"]);
@@ -153,7 +154,7 @@ fn messages() -> [Value; 3] {
     }
     let facts = |pid: u32| {
         json!({"pid": pid, "start_ticks": 1, "start_unix_seconds": 1_763_000_000, "uid": 1000, "session": 1,
-            "user": "alice", "argv": ["python", "train.py"],
+            "user": "alice", "argv": ["python", "train.py"], "listening_ports": [8000],
             "ancestors": [{"pid": 900, "start_ticks": 1, "uid": 1000, "name": "torchrun"}]})
     };
     let snapshot = json!({"snapshot": {

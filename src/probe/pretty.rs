@@ -446,6 +446,11 @@ fn write_process_details(report: &mut ReportWriter, process: &ProcessReading, fa
         }),
         with_affixes("read ", process.read_characters.map(bytes), ""),
         with_affixes("written ", process.write_bytes.map(bytes), ""),
+        (!facts.listening_ports.is_empty()).then(|| {
+            let ports: Vec<String> = facts.listening_ports.iter().map(u16::to_string).collect();
+            format!("listens on {}", ports.join(" "))
+        }),
+        with_affixes("", process.established_connections.filter(|&count| count > 0), " connections"),
     ]);
 }
 

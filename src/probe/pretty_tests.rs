@@ -177,6 +177,7 @@ fn training() -> (ProcessReading, ProcessFacts) {
         read_characters: Some(700 << 30),
         wait_channel: Some("rpc_wait_bit_killable".into()),
         log_age_seconds: Some(3.0),
+        established_connections: Some(5),
         ..ProcessReading::default()
     };
     let parent = |pid, name: &str| Ancestor { pid, name: name.into(), ..Ancestor::default() };
@@ -192,6 +193,7 @@ fn training() -> (ProcessReading, ProcessFacts) {
         ignores_hangup: Some(true),
         working_directory: Some("/home/dmitri/run".into()),
         log_path: Some("/home/dmitri/run/train.log".into()),
+        listening_ports: vec![6006, 8000],
         runs_in: Some("tmux".into()),
         owner: Some(Owner::Slurm { job: "3385".into(), step: Some("0".into()) }),
         ..ProcessFacts::default()
@@ -264,7 +266,8 @@ fn unknown_values_are_listed() {
     let silent = GpuInfo { index: 4, ..GpuInfo::default() };
     let error = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "the GPU is lost".into() };
     let inventory = Inventory { gpus: vec![bare, divided, instance, shared, lost, silent], ..Inventory::default() };
-    let memory = GpuReading { memory_used_bytes: Some(1 << 30), ..GpuReading::default() };
+    let memory =
+        GpuReading { memory_used_bytes: Some(1 << 30), processes_unknown: Some(true), ..GpuReading::default() };
     let none = GpuReading::default();
     let rows = [
         none.clone(),

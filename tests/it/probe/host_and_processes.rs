@@ -165,6 +165,46 @@ fn blocked_thread_is_found_when_the_leader_only_sleeps() {
     wait_for(&mut probe, job.pid(), "its end", |reading| reading.blocked_thread.is_none());
 }
 
+/// Listens on a port, on one of IPv6 and on that of `MASTER_PORT`, with one connection between two of its own sockets.
+const LISTENER: &str = "
+import os, socket, sys
+if 'MASTER_PORT' not in os.environ:
+    rendezvous = socket.create_server(('127.0.0.1', 0))
+    rendezvous.set_inheritable(True)
+    os.environ['MASTER_PORT'] = str(rendezvous.getsockname()[1])
+    os.execve(sys.executable, sys.orig_argv, os.environ)
+server = socket.create_server(('127.0.0.1', 0))
+port = server.getsockname()[1]
+client = socket.create_connection(('127.0.0.1', port))
+accepted = server.accept()
+try:
+    six = socket.create_server(('::1', 0), family=socket.AF_INET6)
+    print(port, six.getsockname()[1], flush=True)
+except OSError:
+    print(port, flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn listening_ports_and_connections_of_own_processes_are_reported() {
+    let mut server = ChildProgram::new(python(LISTENER, &[]).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    let mut ports: Vec<u16> = line.split_whitespace().map(|port| port.parse().expect("a port")).collect();
+    ports.sort_unstable();
+    let other = Sleeper::start();
+    let driver = driver_with(&[server.pid(), other.pid()]);
+    let mut probe = Probe::with_driver(&driver);
+    let snapshot = probe.wait_for("the ports", |snapshot| {
+        snapshot.facts.iter().any(|facts| facts.pid == server.pid() && !facts.listening_ports.is_empty())
+    });
+    let facts = snapshot.facts.iter().rfind(|facts| facts.pid == server.pid()).expect("facts");
+    assert_eq!(facts.listening_ports, ports, "without the port of MASTER_PORT");
+    assert_eq!(reading(&snapshot, server.pid()).established_connections, Some(2));
+    let is_read = |reading: &ProcessReading| reading.established_connections.is_some();
+    assert_eq!(wait_for(&mut probe, other.pid(), "its sockets", is_read).established_connections, Some(0));
+}
+
 #[test]
 fn zombie_leader_with_a_live_thread_differs_from_a_dead_process() {
     let program = "

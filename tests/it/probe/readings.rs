@@ -219,6 +219,21 @@ fn one_failed_reading_does_not_affect_the_others() {
 }
 
 #[test]
+fn refused_list_of_processes_differs_from_an_empty_one() {
+    for (code, is_unknown) in [(0, None), (3, Some(true)), (4, Some(true))] {
+        let mut scenario = devices(&[gpu(0)]);
+        if code > 0 {
+            let calls = ["", "_v2", "_v3"].map(|version| format!("nvmlDeviceGetComputeRunningProcesses{version}"));
+            scenario["errors"] = calls.into_iter().map(|call| (call, json!(code))).collect();
+        }
+        let driver = FakeDriver::new(&scenario);
+        let snapshot = Probe::with_driver(&driver).snapshot();
+        assert_eq!(snapshot.gpus.row(0).processes_unknown, is_unknown, "{code}");
+        assert_eq!(snapshot.gpu_processes.len(), 0);
+    }
+}
+
+#[test]
 fn gone_and_unknown_processes_have_rows() {
     let mut gone = Sleeper::start();
     let scenario = devices(&[gpu_with(
