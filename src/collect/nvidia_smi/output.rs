@@ -27,7 +27,7 @@ const MAX_COMMANDS_BYTES: usize = 128 * 1024;
 /// Limit of the text of a message in characters.
 const MAX_MESSAGE_CHARACTERS: usize = 400;
 
-/// What one run of `nvidia-smi` printed, and its exit status, which is a return code of NVML or one of its own (see the
+/// The output of one run of `nvidia-smi`, and its exit status: a return code of NVML or another one (see the
 /// man page). `None` if it has not ended.
 #[derive(Debug, Default)]
 pub(super) struct Run {
@@ -65,7 +65,7 @@ pub(super) struct Sample {
     pub(super) host: Vec<String>,
 }
 
-/// What is known from earlier samples.
+/// The values of earlier samples that later ones need.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     /// The PCI addresses of all GPUs in ascending order, which is the order of the indexes. Empty if unknown.
@@ -343,7 +343,8 @@ impl Sample {
             _ => DriverErrorKind::Unknown,
         };
         let message = match (status, message) {
-            (127, _) => "there is no nvidia-smi on this host".to_owned(),
+            // The loader ends with this status, too: `error while loading shared libraries`.
+            (127, _) if !has(&["shared librar"]) => "there is no nvidia-smi on this host".to_owned(),
             (status, "") => format!("nvidia-smi ended with exit status {status}"),
             (_, message) => message.to_owned(),
         };

@@ -165,6 +165,14 @@ fn the_text_of_a_failing_nvidia_smi_is_the_error_and_the_host_stays_readable() {
             "there is no nvidia-smi on this host".to_owned(),
         ),
         (
+            127,
+            "nvidia-smi: error while loading shared libraries: libnvidia-ml.so.1: cannot open shared object file"
+                .to_owned(),
+            DriverErrorKind::NoLibrary,
+            "nvidia-smi: error while loading shared libraries: libnvidia-ml.so.1: cannot open shared object file"
+                .to_owned(),
+        ),
+        (
             255,
             "Failed to initialize NVML: Unknown Error".to_owned(),
             DriverErrorKind::Unknown,

@@ -23,7 +23,7 @@ hello() {
   say end
 }
 
-# Each line is an answer of its own, because the background program writes as well.
+# Each line is a separate answer, because the background program writes as well.
 host() {
   for file in /proc/stat /proc/loadavg /proc/uptime; do
     if read -r line <"$file"; then say host "$file $line"; fi

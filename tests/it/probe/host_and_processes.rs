@@ -165,7 +165,7 @@ fn blocked_thread_is_found_when_the_leader_only_sleeps() {
     wait_for(&mut probe, job.pid(), "its end", |reading| reading.blocked_thread.is_none());
 }
 
-/// Listens on a port, on one of IPv6 and on that of `MASTER_PORT`, with one connection between two of its own sockets.
+/// Listens on a port, on one of IPv6 and on that of `MASTER_PORT`, with one connection between two of these sockets.
 const LISTENER: &str = "
 import os, socket, sys
 if 'MASTER_PORT' not in os.environ:
