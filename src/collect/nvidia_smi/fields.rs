@@ -54,7 +54,7 @@ impl Default for FieldList {
 }
 
 impl FieldList {
-    /// The fields with which a parser tests are written: the shortest list.
+    /// The shortest list, for tests of the parser.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn basic() -> Self {
         Self { fields: BASIC.to_vec(), refused: Vec::new() }
