@@ -398,11 +398,14 @@ fn draw_host_line(
     }
     let mut x = line.x + 3 + columns.name;
     if host_state::shows_gpus(host, summary) {
-        let used = draw_cells(canvas, x, line.y, end.saturating_sub(x), &summary.gpus, columns.step);
+        // The state of the host is more important than its last GPUs.
+        let state = status.as_ref().map_or(0, |(word, _)| super::format::columns(word) as u16 + 2);
+        let used = draw_cells(canvas, x, line.y, end.saturating_sub(x + state), &summary.gpus, columns.step);
         if !summary.is_fresh {
             canvas.dim(Rect { x, width: used, ..line });
         }
-        x += columns.cells().max(used + 1);
+        let wanted = columns.cells().max(used + 1);
+        x += if x + wanted + state > end { used + 1 } else { wanted };
     }
     if let Some((word, style)) = status {
         x += canvas.text(x, line.y, end.saturating_sub(x), &word, style) + 2;

@@ -261,7 +261,7 @@ fn short_idle_times_and_servers_are_at_most_info() {
     assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
 }
 
-/// The rules that fired while these processes held GPU 0 for five hours and did nothing. Each listens on `port`.
+/// The rules that fired while these processes held GPU 0 for thirteen hours and did nothing. Each listens on `port`.
 fn held_by_listeners(
     command: &str,
     launcher: Option<&str>,
@@ -270,7 +270,7 @@ fn held_by_listeners(
 ) -> Vec<(&'static str, &'static str)> {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.interval = 60.0;
-    tester.run(18_000.0, |tester, _| {
+    tester.run(46_800.0, |tester, _| {
         let processes = (0..count).map(|rank| {
             let mut listener = process(7 + rank, command, &[(0, 30)]);
             listener.reading.cpu_percent = Some(0.1);
