@@ -112,8 +112,8 @@ const LOOK: Duration = Duration::from_millis(250);
 type Step = (&'static str, &'static str, fn(&str) -> bool);
 
 const STEPS: [Step; 4] = [
-    ("?", "the help", |text| text.contains("━ Keys ━")),
-    ("?", "the end of the help", |text| !text.contains("━ Keys ━")),
+    ("?", "the help", |text| text.contains("━ Keys")),
+    ("q", "the end of the help", |text| !text.contains("━ Keys")),
     ("\r", "the view of the honest host", is_host_view),
     ("1", "the overview", |text| !is_host_view(text)),
 ];
@@ -301,7 +301,7 @@ fn is_host_view(text: &str) -> bool {
 /// The utilization of the honest GPU on the screen.
 fn utilization(text: &str) -> Option<u64> {
     let before = if is_host_view(text) {
-        text.split_once("\n GPU ")?.1.split_once('%')?.0
+        text.split_once(" UTIL ")?.1.split_once('%')?.0
     } else {
         text.split_once("61/80G 31")?.0.trim_end().strip_suffix('%')?
     };

@@ -236,6 +236,8 @@ fn probe_opens_no_port_and_writes_no_file() {
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &process)]));
     let mut command = Command::new(probe_program());
     command.current_dir(&home).env("HOME", &home).env("TMPDIR", &home).env("XDG_CACHE_HOME", &home);
+    // The standard error of the tests may be a file.
+    command.stderr(Stdio::null());
     let marks_text = marks.display().to_string();
     let mut probe = Probe::with_command(command, &driver.library(), &["--interval", "0.25", "--marks", &marks_text]);
     let pid = probe.child.id();
