@@ -618,7 +618,9 @@ impl Baseline {
     pub(crate) fn restore(&mut self, saved: &SavedGpuUsage) {
         let seconds =
             |seconds: f64| if seconds.is_finite() { seconds.clamp(0.0, MAX_RESTORED_SECONDS) as f32 } else { 0.0 };
-        if let Some(watts) = saved.healthy_watts.filter(|watts| (0.0..1e6).contains(watts)) {
+        // A damaged file may contain any number; an infinite limit could not be saved again.
+        let is_plausible = |watts: &f32| (0.0..1e6).contains(watts);
+        if let Some(watts) = saved.healthy_watts.filter(is_plausible).filter(|_| is_plausible(&saved.limit_watts)) {
             self.add_power(watts, saved.limit_watts, seconds(saved.healthy_seconds));
         }
         if let Some(percent) = saved.utilization_percent.filter(|percent| (0.0..=100.0).contains(percent)) {
