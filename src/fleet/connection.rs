@@ -277,7 +277,7 @@ pub const MAX_PROCESSES_PER_SECOND: u32 = 16_384;
 /// GPUs per second that are read from one host. A GPU has more readings and rules than a process.
 pub const MAX_GPUS_PER_SECOND: u32 = 1024;
 
-/// What a host sends although no probe does: it is broken, or somebody attacks through it. Its readings are still shown.
+/// Data that a host sends although no probe does: it is broken, or somebody attacks through it. Its readings are still shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misbehavior {
     /// More than is read.
