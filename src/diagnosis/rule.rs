@@ -72,7 +72,7 @@ rules! {
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
                 memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at least 5 \
                 min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
-                at no more than 85 % of that of its own work for 5 min, with at most a quarter of its memory accesses; \
+                at no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter of its memory accesses; \
                 at no more than 75 % if memory accesses are not reported, or if the log has stopped. Boards without \
                 power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; later if the job waited \
                 that long before and went on by itself. While another rank works (it computes, reads, writes, uses the \

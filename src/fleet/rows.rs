@@ -78,10 +78,11 @@ pub struct SortFigures {
     pub rss_bytes: Option<u64>,
 }
 
-/// Changes up to this many points, or this share of the value, leave a figure of [`SortFigures`] as it is.
+/// A change of a percentage by at most this many points does not change the order of the list.
 const SORT_TOLERANCE_POINTS: f64 = 3.0;
+/// A change of any figure by at most this share of its value does not change the order of the list.
 const SORT_TOLERANCE_SHARE: f64 = 0.05;
-/// The same for memory, in bytes.
+/// A change of memory by at most this many bytes does not change the order of the list.
 const SORT_TOLERANCE_BYTES: f64 = (128 << 20) as f64;
 
 impl SortFigures {

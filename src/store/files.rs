@@ -228,7 +228,7 @@ pub fn lock_within(file: &File, limit: Duration) -> io::Result<()> {
                 let held = LockHeld { holder: lock_holder(file), limit };
                 return Err(io::Error::new(io::ErrorKind::TimedOut, held));
             }
-            // flock(2) has no time limit of its own.
+            // flock(2) takes no time limit, so the lock is tried again until the deadline.
             Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
         }
     }

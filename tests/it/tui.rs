@@ -78,7 +78,7 @@ fn healthy_lab() -> Lab {
 fn hung_job_is_found_through_its_finding_and_terminated() {
     let lab = healthy_lab();
     let hung = lab.hosts[1].worker_pid();
-    // The same command at work on other hosts could be a part of the job, for which the hung ranks wait.
+    // gpufleet may take the same command on other hosts for ranks of this job. While those work, it reports no hang.
     for host in [&lab.hosts[0], &lab.hosts[2]] {
         host.driver.set(&devices(&[gpu(0), gpu(1), gpu(2), gpu(3)]));
     }
@@ -253,14 +253,31 @@ fn start_on_lab(lab: &Lab, defaults: &str, state: &Path, arguments: &[&str]) -> 
     pty
 }
 
+/// One process on each of two hosts, in the view of the processes.
+struct TwoJobs {
+    lab: Lab,
+    state: tempfile::TempDir,
+    pty: Pty,
+    first: u32,
+    second: u32,
+}
+
+impl TwoJobs {
+    fn start() -> Self {
+        let lab = Lab::start(&["hgx-01", "hgx-02"]);
+        let state = tempfile::tempdir().expect("a folder");
+        // Root must always type the host's name to confirm; with a shared account other users must, too.
+        let mut pty = start_on_lab(&lab, "shared_account = true", state.path(), &[]);
+        let [first, second] = [0, 1].map(|place: usize| lab.hosts[place].worker_pid());
+        pty.keys("3");
+        pty.wait("both processes", |text| text.contains(&first.to_string()) && text.contains(&second.to_string()));
+        Self { lab, state, pty, first, second }
+    }
+}
+
 #[test]
 fn the_cursor_stays_on_a_job_that_was_terminated() {
-    let lab = Lab::start(&["hgx-01", "hgx-02"]);
-    let state = tempfile::tempdir().expect("a folder");
-    let mut pty = start_on_lab(&lab, "shared_account = true", state.path(), &[]);
-    let [first, second] = [0, 1].map(|place: usize| lab.hosts[place].worker_pid());
-    pty.keys("3");
-    pty.wait("both processes", |text| text.contains(&first.to_string()) && text.contains(&second.to_string()));
+    let TwoJobs { lab, state: _state, mut pty, first, second } = TwoJobs::start();
     // The first row is selected without a movement.
     pty.keys("ohT");
     let dialog = pty.wait_for("type hgx-01, then Enter");
@@ -315,13 +332,7 @@ fn a_process_that_starts_another_program_does_not_appear_as_ended() {
 
 #[test]
 fn term_reaches_only_the_selected_process() {
-    let lab = Lab::start(&["hgx-01", "hgx-02"]);
-    let state = tempfile::tempdir().expect("a folder");
-    // Root must always type the host's name to confirm; with a shared account other users must, too.
-    let mut pty = start_on_lab(&lab, "shared_account = true", state.path(), &[]);
-    let [first, second] = [0, 1].map(|place: usize| lab.hosts[place].worker_pid());
-    pty.keys("3");
-    pty.wait("both processes", |text| text.contains(&first.to_string()) && text.contains(&second.to_string()));
+    let TwoJobs { lab: _lab, state, mut pty, first, second } = TwoJobs::start();
     pty.keys("/host:hgx-02 sm>90\r");
     pty.wait("one of them", |text| text.contains("1 of 2 shown") && !text.contains(&first.to_string()));
     pty.keys("T");

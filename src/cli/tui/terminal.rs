@@ -279,18 +279,23 @@ fn restore() {
     }
     // Errors are ignored here, because the terminal may be gone.
     if let Some(writer) = WRITER.get() {
-        let _ = execute!(
-            writer.clone(),
-            EndSynchronizedUpdate,
-            ClicksAndWheel(false),
-            DisableBracketedPaste,
-            ResetColor,
-            Show,
-            LeaveAlternateScreen
-        );
+        let _ = write_restoring(&mut writer.clone());
         writer.wait(RESTORE_TIMEOUT);
     }
     let _ = disable_raw_mode();
+}
+
+/// Writes the sequences that undo those of [`enter_raw_mode`].
+fn write_restoring(terminal: &mut impl io::Write) -> io::Result<()> {
+    execute!(
+        terminal,
+        EndSynchronizedUpdate,
+        ClicksAndWheel(false),
+        DisableBracketedPaste,
+        ResetColor,
+        Show,
+        LeaveAlternateScreen
+    )
 }
 
 fn install_abort_guard() -> io::Result<()> {
@@ -569,16 +574,7 @@ mod tests {
     #[test]
     fn an_abort_writes_the_sequences_that_restore_the_terminal() {
         let mut restoring = Vec::new();
-        execute!(
-            restoring,
-            EndSynchronizedUpdate,
-            ClicksAndWheel(false),
-            DisableBracketedPaste,
-            ResetColor,
-            Show,
-            LeaveAlternateScreen
-        )
-        .expect("writes");
+        write_restoring(&mut restoring).expect("writes");
         assert_eq!(String::from_utf8_lossy(ABORTED), String::from_utf8_lossy(&restoring));
     }
 

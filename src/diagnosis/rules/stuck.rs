@@ -138,7 +138,7 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     }
 }
 
-/// Returns the GPU if it spins: below the spin power, or with its power frozen below that of its own earlier work.
+/// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work.
 fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     below_spin_power(context, job, gpu, track)
         .or_else(|| frozen(context, job, gpu, track))
@@ -219,8 +219,9 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     })
 }
 
-/// Returns the GPU if it is busy at a constant power below that of its own work, and its memory rests in comparison. This finds
-/// hangs whose kernels spin on every SM, those of boards without a power limit, and waits that read as partly busy.
+/// Returns the GPU if it is busy at a constant power below the power that the job drew at work, with far fewer memory
+/// accesses than at work. This finds kernels that spin on every SM, hangs on boards without a power limit, and waits that
+/// read as partly busy.
 fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let t = context.sample_time.t;

@@ -29,7 +29,8 @@ const HEALTHY_CORES_SECONDS: f64 = 600.0;
 /// of loggers go on.
 const STILL_CORES_SHARE: f64 = 0.1;
 const STILL_CORES_MOST: f64 = 0.15;
-/// The same limit while the CPU usage at work is unknown: threads of watchdogs and of loggers use 0.5 to 5 % of a core.
+/// The CPU cores that a stalled process may use if its usage at work was not seen: watchdog and logging threads use 0.5 to
+/// 5 % of a core.
 pub(crate) const STILL_CORES_UNKNOWN: f64 = 0.06;
 /// The CPU cores of data loader workers from which they count as at work, and the share of that at most while they rest.
 const WORKERS_WORK: f64 = 0.3;
