@@ -108,6 +108,13 @@ pub struct SavedGpuUsage {
     pub active_seconds: f32,
 }
 
+impl SavedGpuUsage {
+    fn is_finite(&self) -> bool {
+        let readings = [self.healthy_watts, Some(self.limit_watts), self.utilization_percent, Some(self.active_seconds)];
+        readings.into_iter().flatten().all(f32::is_finite)
+    }
+}
+
 /// A job, or the part of a job on one host, that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -144,7 +151,18 @@ impl SavedState {
                 "saved state has version {version}, this gpufleet reads version {SAVED_STATE_VERSION}"
             ));
         }
-        serde_json::from_str(text).map_err(invalid)
+        let mut state: Self = serde_json::from_str(text).map_err(invalid)?;
+        state.remove_infinite();
+        Ok(state)
+    }
+
+    /// Removes readings that are too large for their type, as a damaged file may contain them. They could not be saved
+    /// again, because JSON has no infinity. Of `f64`, serde_json refuses them.
+    fn remove_infinite(&mut self) {
+        self.idle_watts.retain(|_, watts| watts.is_finite());
+        for process in &mut self.processes {
+            process.gpu_usage.retain(SavedGpuUsage::is_finite);
+        }
     }
 
     /// Merges the state that another run wrote after this run read it. The newer entry wins; for a snooze, the run that
@@ -225,6 +243,18 @@ mod tests {
 
     fn end(host: &str, label: &str, missed_unix_seconds: f64) -> SavedJobEnd {
         SavedJobEnd { host: host.into(), label: label.into(), missed_unix_seconds, ..SavedJobEnd::default() }
+    }
+
+    #[test]
+    fn readings_too_large_for_their_type_are_removed() {
+        let text = r#"{"version":2,"idle_watts":{"a":1e39,"b":70},"processes":[{"host":"hgx-01","work":[
+            {"gpu":"a","limit_watts":1e39},{"gpu":"b","healthy_watts":1e39},{"gpu":"c","limit_watts":700}]}]}"#;
+        let state = SavedState::parse(text).unwrap();
+        assert_eq!(state.idle_watts, BTreeMap::from([("b".into(), 70.0)]));
+        let kept: Vec<&str> = state.processes[0].gpu_usage.iter().map(|usage| usage.gpu.as_str()).collect();
+        assert_eq!(kept, ["c"]);
+        assert!(SavedState::parse(&serde_json::to_string(&state).unwrap()).is_ok());
+        assert!(SavedState::parse(r#"{"version":2,"saved_unix_seconds":1e309}"#).is_err());
     }
 
     #[test]
