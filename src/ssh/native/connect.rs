@@ -12,7 +12,7 @@ use crate::ssh::known_hosts::HostName;
 use crate::ssh::limits::{PausableTimeout, PreauthSlot};
 use crate::ssh::openssh::PromptAbandoned;
 use crate::ssh::prompt::{Answer, PromptKind};
-use crate::ssh::resolve::{Resolved, StrictHostKeys};
+use crate::ssh::resolve::Resolved;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration, io_cause};
 use futures::future::BoxFuture;
@@ -115,7 +115,7 @@ impl Attempt<'_> {
             name: self.name.clone(),
             trusted: self.trusted.clone(),
             trusted_before: context.trusted_once(&self.name),
-            accept_new: resolved.strict_host_keys == StrictHostKeys::AcceptNew,
+            accept_new: resolved.strict_host_keys.accepts_new(),
             accepted: None,
         };
         let (stream, abort_handle) = abortable(stream);

@@ -6,7 +6,9 @@
 
 use crate::config::{Hop, HostConfig};
 use crate::ssh::Context;
-use crate::ssh::resolve::{Proxy, Resolved, last_jump_host, name_jump_host, refuse_circle, resolve, route_key};
+use crate::ssh::resolve::{
+    Proxy, Resolved, StrictHostKeys, last_jump_host, name_jump_host, refuse_circle, resolve, route_key,
+};
 use crate::ssh::transport::SshError;
 use futures::future::BoxFuture;
 use std::path::Path;
@@ -51,7 +53,8 @@ pub async fn shell_arguments(context: &Context, host: &HostConfig) -> Result<Vec
 
 /// The options of an `ssh` in the user's terminal, with the host. It does not allow `-J` beside a `ProxyCommand`.
 fn shell_options(host: &HostConfig, resolved: &Resolved, proxy: Vec<String>) -> Vec<String> {
-    let strict = resolved.accepts_changed_keys.then(|| ["-o".to_owned(), REFUSE_CHANGED_KEYS.to_owned()]);
+    let accepts_changed_keys = resolved.strict_host_keys == StrictHostKeys::Off;
+    let strict = accepts_changed_keys.then(|| ["-o".to_owned(), REFUSE_CHANGED_KEYS.to_owned()]);
     let login = HostConfig { proxy_jump: None, ..host.clone() }.login_arguments();
     strict.into_iter().flatten().chain(proxy).chain(login).collect()
 }
@@ -74,7 +77,7 @@ fn command_arguments(context: &Context, host: &HostConfig, resolved: &Resolved) 
     for overridden in &resolved.option_overrides {
         option((*overridden).to_owned());
     }
-    if resolved.accepts_changed_keys {
+    if resolved.strict_host_keys == StrictHostKeys::Off {
         option(REFUSE_CHANGED_KEYS.to_owned());
     }
     if resolved.connect_timeout.is_none() {

@@ -83,7 +83,8 @@ pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved,
         global_known_hosts: files("globalknownhostsfile"),
         strict_host_keys: match value("stricthostkeychecking") {
             Some("true" | "yes") => StrictHostKeys::Yes,
-            Some("accept-new" | "false" | "no" | "off") => StrictHostKeys::AcceptNew,
+            Some("accept-new") => StrictHostKeys::AcceptNew,
+            Some("false" | "no" | "off") => StrictHostKeys::Off,
             _ => StrictHostKeys::Ask,
         },
         hash_known_hosts: flag("hashknownhosts"),
@@ -98,7 +99,6 @@ pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved,
         control_path,
         config: None,
         option_overrides: option_overrides(&value),
-        accepts_changed_keys: matches!(value("stricthostkeychecking"), Some("false" | "no" | "off")),
         ssh_program: true,
         hostname,
         port,
@@ -308,7 +308,6 @@ mod tests {
                 control_path: None,
                 config: None,
                 option_overrides: vec![],
-                accepts_changed_keys: false,
                 ssh_program: true,
             }
         );
@@ -332,11 +331,15 @@ mod tests {
         assert_eq!(resolved.methods, Methods { public_key: false, keyboard_interactive: false, password: false });
         assert!(resolved.user_known_hosts.is_empty() && resolved.identity_files.is_empty());
         assert_eq!(resolved.option_overrides, ["RemoteCommand=none", "SessionType=default"]);
-        for (checking, accepts) in
-            [("false", true), ("off", true), ("accept-new", false), ("ask", false), ("true", false)]
-        {
+        for (checking, expected) in [
+            ("false", StrictHostKeys::Off),
+            ("off", StrictHostKeys::Off),
+            ("accept-new", StrictHostKeys::AcceptNew),
+            ("ask", StrictHostKeys::Ask),
+            ("true", StrictHostKeys::Yes),
+        ] {
             let resolved = parsed(&format!("stricthostkeychecking {checking}\n"));
-            assert_eq!(resolved.accepts_changed_keys, accepts, "{checking}");
+            assert_eq!(resolved.strict_host_keys, expected, "{checking}");
             assert!(resolved.option_overrides.is_empty(), "{checking}");
         }
         assert_eq!(resolved.control_path, Some("/home/ann/.ssh/b@::1".into()));

@@ -61,8 +61,6 @@ pub(in crate::ssh) struct Resolved {
     pub(in crate::ssh) config: Option<PathBuf>,
     /// `-o` options that override settings under which `ssh` would not run a command.
     pub(in crate::ssh) option_overrides: Vec<&'static str>,
-    /// `StrictHostKeyChecking no`: `ssh` would accept a changed key, and needs another value.
-    pub(in crate::ssh) accepts_changed_keys: bool,
     /// Whether the `ssh` program exists. Without it, the ssh configuration was not read.
     pub(in crate::ssh) ssh_program: bool,
 }
@@ -167,8 +165,17 @@ pub(in crate::ssh) enum StrictHostKeys {
     Ask,
     /// An unknown key is refused.
     Yes,
-    /// An unknown key is saved and used. Also for `no`, because gpufleet never accepts a changed key.
+    /// An unknown key is saved and used.
     AcceptNew,
+    /// `no`: with it, `ssh` would accept a changed key, too. gpufleet treats it as [`StrictHostKeys::AcceptNew`].
+    Off,
+}
+
+impl StrictHostKeys {
+    /// Whether an unknown key is saved and used.
+    pub(in crate::ssh) fn accepts_new(self) -> bool {
+        matches!(self, Self::AcceptNew | Self::Off)
+    }
 }
 
 /// `HostKeyAlgorithms` and similar options, each a list of OpenSSH's names in the order of preference. `None` if the
