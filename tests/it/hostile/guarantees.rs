@@ -177,6 +177,27 @@ fn killed_controller_leaves_no_probe_beside_a_flood() {
 }
 
 #[test]
+fn recording_of_a_host_that_misbehaves_names_it_in_a_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let sshd = Sshd::start();
+    let mut hosts = String::from("[defaults]\ninterval = \"500ms\"\n");
+    for (name, mode) in [("floods", "flood"), ("escapes", "control-characters"), ("honest", "honest")] {
+        let probe = script(folder.path(), name, &format!("exec {} {mode}", super::hostile_probe().display()));
+        hosts += &host_section(name, &sshd, &format!("probe = \"{probe}\"\n"));
+    }
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("hosts.toml"), hosts).unwrap();
+    // Reading at the limit begins after a burst of four seconds.
+    let recorded = gpufleet(&["record", &path("lab.jsonl"), "--for", "8", &path("hosts.toml")]);
+    assert!(recorded.status.success(), "{recorded:?}");
+    let replayed = gpufleet(&["findings", "--replay", &path("lab.jsonl")]);
+    let named = String::from_utf8_lossy(&replayed.stderr).into_owned();
+    assert!(named.contains("gpufleet: floods sends more than gpufleet reads: per second 8 snapshots"), "{named}");
+    assert!(named.contains("gpufleet: escapes sends control characters in texts"), "{named}");
+    assert!(!named.contains("honest"), "{named}");
+}
+
+#[test]
 fn message_of_a_host_cannot_pose_as_the_answer_of_the_script() {
     // Without the nonce of the connection, a start-up file of the account cannot name a program to run.
     let folder = tempfile::tempdir().unwrap();
