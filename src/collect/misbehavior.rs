@@ -44,6 +44,10 @@ impl Detector {
 /// Whether a string of a JSON line contains a control character. JSON allows them only as escapes, and a probe replaces
 /// them, so its lines contain no other escapes than `\"` and `\\`.
 fn has_control_character(line: &[u8]) -> bool {
+    // Most lines have no escape, and this search is much faster.
+    if !line.contains(&b'\\') {
+        return false;
+    }
     let mut bytes = line.iter();
     while let Some(byte) = bytes.next() {
         if *byte == b'\\' && !matches!(bytes.next(), Some(b'"' | b'\\' | b'/')) {

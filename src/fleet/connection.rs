@@ -28,7 +28,7 @@ pub enum Link {
     Down {
         /// The cause.
         error: LinkError,
-        /// When the last data arrived, or when the first attempt failed if there never was any.
+        /// When the host went down.
         since: Moment,
         /// When the next attempt begins; `None` if it waits for the user.
         retry_at: Option<Moment>,
@@ -277,7 +277,8 @@ pub const MAX_PROCESSES_PER_SECOND: u32 = 16_384;
 /// GPUs per second that are read from one host. A GPU has more readings and rules than a process.
 pub const MAX_GPUS_PER_SECOND: u32 = 1024;
 
-/// Data that a host sends although no probe does: it is broken, or somebody attacks through it. Its readings are still shown.
+/// A way to send data that no probe sends: the host is broken, or somebody attacks through it. Its readings are still
+/// shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misbehavior {
     /// More than is read.

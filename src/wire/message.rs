@@ -259,8 +259,8 @@ pub enum Request {
         /// may have reused the pid within the same clock tick.
         #[serde(default, skip_serializing_if = "str::is_empty")]
         name: SafeText,
-        /// The command line that the user saw: must be the current [`ProcessFacts::argv`] or [`Ancestor::argv`](super::Ancestor::argv), unless
-        /// it is empty or the host cannot read the current one. An older probe ignores it.
+        /// The command line that the user saw: must be the current [`ProcessFacts::argv`] or [`super::Ancestor::argv`],
+        /// unless it is empty or the host cannot read the current one. An older probe ignores it.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::arguments")]
         argv: Vec<SafeText>,
         /// The signal.
