@@ -110,7 +110,8 @@ pub struct SavedGpuUsage {
 
 impl SavedGpuUsage {
     fn is_finite(&self) -> bool {
-        let readings = [self.healthy_watts, Some(self.limit_watts), self.utilization_percent, Some(self.active_seconds)];
+        let readings =
+            [self.healthy_watts, Some(self.limit_watts), self.utilization_percent, Some(self.active_seconds)];
         readings.into_iter().flatten().all(f32::is_finite)
     }
 }
