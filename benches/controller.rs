@@ -5,7 +5,7 @@ mod fixture;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use crossterm::event::{KeyCode, KeyEvent};
-use fixture::{at, diagnose_second, diagnosed_fleet, fleet, hello, inventory, snapshot};
+use fixture::{Snapshots, at, diagnose_second, diagnosed_fleet, fleet, hello, inventory, snapshot};
 use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::config::HostConfig;
 use gpufleet::diagnosis::{Engine, StateTracker};
@@ -149,11 +149,12 @@ fn diagnose(criterion: &mut Criterion) {
         ("diagnosis of a second of 256 hosts of 8 GPUs and 40 processes", 256, 60),
     ] {
         let (mut fleet, mut engine) = diagnosed_fleet(hosts, second);
+        let snapshots = Snapshots::new();
         criterion.bench_function(name, |bencher| {
             bencher.iter_custom(|iterations| {
                 let seconds = (0..iterations).map(|_| {
                     second += 1;
-                    diagnose_second(&mut fleet, &mut engine, hosts, second)
+                    diagnose_second(&mut fleet, &mut engine, &snapshots, hosts, second)
                 });
                 seconds.sum()
             });

@@ -5,7 +5,7 @@
 
 mod fixture;
 
-use fixture::{at, diagnose_second, diagnosed_fleet, fleet, hello, inventory, snapshot};
+use fixture::{Snapshots, at, diagnose_second, diagnosed_fleet, fleet, hello, inventory, snapshot};
 use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::config::HostConfig;
 use gpufleet::diagnosis::{Engine, StateTracker};
@@ -69,8 +69,9 @@ fn encode(times: u64) {
 /// Applies a snapshot to the fleet and its history.
 fn apply(times: u64) {
     let mut fleet = fleet(1);
+    let snapshots = Snapshots::new();
     for second in 3..3 + times {
-        fleet.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshot(second))), at(second));
+        fleet.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshots.get(second))), at(second));
     }
     black_box(&fleet);
 }
@@ -78,8 +79,9 @@ fn apply(times: u64) {
 /// Applies a snapshot and evaluates all rules, after ten minutes of earlier ones.
 fn diagnose(times: u64) {
     let (mut fleet, mut engine) = diagnosed_fleet(1, 600);
+    let snapshots = Snapshots::new();
     for second in 601..601 + times {
-        diagnose_second(&mut fleet, &mut engine, 1, second);
+        diagnose_second(&mut fleet, &mut engine, &snapshots, 1, second);
     }
 }
 
