@@ -64,6 +64,8 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Print a manual page in the format of man.
     Man(ManArgs),
+    /// Print the JSON Schema of a file or of an output.
+    Schema(SchemaArgs),
 }
 
 /// Options of `status`.
@@ -185,6 +187,35 @@ pub struct ExplainArgs {
     /// A rule, for example stuck-spin [default: list all rules].
     #[arg(value_name = "RULE")]
     pub rule: Option<String>,
+}
+
+/// Arguments of `schema`.
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// The file or output.
+    #[arg(value_enum)]
+    pub name: SchemaName,
+}
+
+/// A file that gpufleet reads, or an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SchemaName {
+    /// hosts.toml.
+    Hosts,
+    /// settings.toml.
+    Settings,
+    /// `status --json`.
+    Status,
+    /// `findings --json`.
+    Findings,
+    /// A line of `findings --json` with --watch or --replay.
+    FindingsChange,
+    /// `free --json`.
+    Free,
+    /// The standard input of the program of `on_finding`.
+    Notification,
+    /// A line of a recording.
+    Recording,
 }
 
 /// Arguments of `completions`.
@@ -334,7 +365,7 @@ impl Command {
             Self::Free(free) => &free.targets,
             Self::Record(record) => &record.targets,
             Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
-            Self::Init(_) | Self::Explain(_) | Self::Completions(_) | Self::Man(_) => &[],
+            Self::Init(_) | Self::Explain(_) | Self::Completions(_) | Self::Man(_) | Self::Schema(_) => &[],
         }
     }
 
@@ -350,6 +381,7 @@ impl Command {
             Self::Explain(_) => "explain",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
+            Self::Schema(_) => "schema",
         }
     }
 }
@@ -433,7 +465,7 @@ impl Cli {
                     None => Ok(()),
                 }
             }
-            Command::Explain(_) | Command::Completions(_) | Command::Man(_)
+            Command::Explain(_) | Command::Completions(_) | Command::Man(_) | Command::Schema(_)
                 if global.demo || global.interval.is_some() || first(&connection_options).is_some() =>
             {
                 error(

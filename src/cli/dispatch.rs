@@ -3,7 +3,9 @@
 use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
-use super::{CommandError, clean, completions, doctor, explain, findings, free, init, man, print, record, status, tui};
+use super::{
+    CommandError, clean, completions, doctor, explain, findings, free, init, man, print, record, schema, status, tui,
+};
 use crate::cli::arguments::{Cli, Command, FindingsArgs};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
@@ -34,6 +36,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Completions(arguments)) => completions::run(arguments),
         Some(Command::Man(arguments)) => man::run(arguments),
+        Some(Command::Schema(arguments)) => schema::run(arguments),
         Some(Command::Findings(FindingsArgs { replay: Some(recording), min_severity, json, .. })) => {
             findings::replay(recording, *min_severity, *json)
         }
@@ -57,9 +60,12 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Findings(arguments) => findings::run(setup, arguments).await,
             Command::Free(arguments) => free::run(setup, arguments).await,
             Command::Record(arguments) => record::run(setup, arguments).await,
-            Command::Doctor(_) | Command::Init(_) | Command::Explain(_) | Command::Completions(_) | Command::Man(_) => {
-                Ok(ExitCode::SUCCESS)
-            }
+            Command::Doctor(_)
+            | Command::Init(_)
+            | Command::Explain(_)
+            | Command::Completions(_)
+            | Command::Man(_)
+            | Command::Schema(_) => Ok(ExitCode::SUCCESS),
         }
     })
 }

@@ -2,16 +2,20 @@
 
 use super::command_context::aliases;
 use super::{CommandError, print};
-use crate::cli::arguments::{GlobalArgs, InitArgs};
+use crate::cli::arguments::{GlobalArgs, InitArgs, SchemaName};
 use crate::config::{HostTarget, HostsFile, Target, parse_target};
 use crate::ssh::{Alias, Aliases};
-use crate::store::{Directories, create_new};
+use crate::store::{Directories, create_new, write_atomic};
 use crate::wire::SafeText;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 /// The example file, which explains every key.
 const EXAMPLE: &str = include_str!("../../hosts.example.toml");
+
+/// The schema of hosts.toml beside it, with which editors complete and check its keys. The line `#:schema` is that of Taplo,
+/// which editors use for TOML.
+const SCHEMA_FILE: &str = "hosts.schema.json";
 
 /// Code hosting services, which are not GPU servers. Subdomains match as well.
 const FORGES: [&str; 12] = [
@@ -49,6 +53,8 @@ pub fn run(global: &GlobalArgs, arguments: &InitArgs) -> Result<ExitCode, Comman
             .map_err(|error| CommandError::usage(format!("these hosts cannot be used together:\n{error}")))?;
     }
     create_new(&path, text.as_bytes()).map_err(CommandError::failed)?;
+    let schema = path.with_file_name(SCHEMA_FILE);
+    write_atomic(&schema, SchemaName::Hosts.text().as_bytes()).map_err(CommandError::failed)?;
     let path = path.display();
     print(&match (hosts, targets.is_empty()) {
         (0, _) => format!("wrote {path}: it has no hosts yet; add their names\n"),
@@ -74,7 +80,8 @@ struct SshConfigHosts<'a> {
 
 /// Returns the content of the file, with the example as comments, and the number of active sections.
 fn text(targets: &[HostTarget], found: &SshConfigHosts) -> (String, usize) {
-    let mut text = String::from("# The hosts that `gpufleet` watches. Every key is explained below.\n\n");
+    let mut text = format!("#:schema ./{SCHEMA_FILE}\n");
+    text += "# The hosts that `gpufleet` watches. Every key is explained below.\n\n";
     for target in targets {
         text += &section(target);
     }

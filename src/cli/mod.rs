@@ -16,6 +16,7 @@ pub mod init;
 pub mod man;
 pub mod record;
 pub mod replay;
+pub mod schema;
 pub mod status;
 pub mod terminal_prompts;
 pub mod tui;
@@ -32,6 +33,8 @@ mod saved_state;
 mod demo_rules_tests;
 #[cfg(test)]
 mod extreme_numbers_tests;
+#[cfg(test)]
+mod schema_tests;
 
 pub use dispatch::run;
 pub use exit::{CommandError, ExitSignals, print};

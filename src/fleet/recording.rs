@@ -60,6 +60,7 @@ pub enum RecordedEvent {
 
 /// The state of a link, without the details of a live connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RecordedLinkState {
     /// An attempt to connect.
@@ -74,6 +75,7 @@ pub enum RecordedLinkState {
 
 /// The error of a link, as in `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RecordedError {
     /// The name of the [`LinkErrorKind`].
     pub kind: SafeText,

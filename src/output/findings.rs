@@ -212,6 +212,7 @@ pub const SCHEMA: u32 = 1;
 
 /// The JSON of a [`FindingsReport`].
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonFindings {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -235,6 +236,7 @@ pub struct JsonFindings {
 
 /// A rule that needs a longer observation.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonNeedsHistory {
     /// The id of the rule.
     pub rule: &'static str,
@@ -244,6 +246,7 @@ pub struct JsonNeedsHistory {
 
 /// A host that did not report.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonSilent {
     /// The name of the host.
     pub host: SafeText,
@@ -255,6 +258,7 @@ pub struct JsonSilent {
 
 /// A number of GPUs or hosts that could not be evaluated.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonNotJudged {
     /// The number.
     pub count: u32,
@@ -266,6 +270,7 @@ pub struct JsonNotJudged {
 
 /// A change of a finding.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonTransition {
     /// Seconds since the start of the recording or of the observation.
     pub t: f64,

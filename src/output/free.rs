@@ -19,7 +19,8 @@ pub struct FreeReport<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct JsonFreeReport {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct JsonFreeReport {
     schema: u32,
     time: Option<String>,
     simulated: bool,
@@ -29,6 +30,7 @@ struct JsonFreeReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonFreeHost {
     name: SafeText,
     ssh: Option<String>,
@@ -39,6 +41,7 @@ struct JsonFreeHost {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonFreeGpu {
     index: u32,
     uuid: Option<SafeText>,
@@ -49,6 +52,7 @@ struct JsonFreeGpu {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonUnseen {
     name: SafeText,
     state: &'static str,

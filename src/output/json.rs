@@ -17,6 +17,7 @@ pub const SCHEMA: u32 = 1;
 
 /// The fleet at one moment.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonReport {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -50,6 +51,7 @@ pub fn line(report: &Report<'_>) -> Result<String, serde_json::Error> {
 
 /// One host.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonHost {
     /// The unique display name.
     pub name: SafeText,
@@ -89,6 +91,7 @@ pub struct JsonHost {
 
 /// Why a host gives no data.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonError {
     /// The stable name of the error, for example `refused`.
     pub kind: &'static str,
@@ -100,6 +103,7 @@ pub struct JsonError {
 
 /// The error of a driver or a device.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonGpuError {
     /// The stable name of the error, for example `version_mismatch`.
     pub kind: DriverErrorKind,
@@ -111,6 +115,7 @@ pub struct JsonGpuError {
 
 /// Facts that do not change while a host runs.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonInfo {
     /// `probe` or `nvidia-smi`.
     pub source: Option<SafeText>,
@@ -142,6 +147,7 @@ pub struct JsonInfo {
 
 /// The readings of the host itself.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonReadings {
     /// CPU utilization over all CPUs, percent.
     pub cpu_percent: Option<f32>,
@@ -274,6 +280,7 @@ impl JsonReadings {
 
 /// One GPU: facts, state and last readings.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonGpu {
     /// NVML's device index, as `nvidia-smi` shows it. The UUID is the identity.
     pub index: u32,
@@ -384,6 +391,7 @@ fn device_error(error: &DeviceError) -> JsonGpuError {
 
 /// One process on the GPUs of a host. Its identity is (`boot_id`, `pid`, `start_ticks`).
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonProcess {
     /// The process id; `null` if the driver does not report it.
     pub pid: Option<u32>,
@@ -465,6 +473,7 @@ impl JsonProcess {
 
 /// One finding.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[allow(clippy::struct_excessive_bools, reason = "each is a field of the schema")]
 pub struct JsonFinding {
     /// The identity of the finding, equal in other runs.
@@ -521,6 +530,7 @@ pub struct JsonFinding {
 
 /// A GPU of a finding.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonFindingGpu {
     /// The name of its host.
     pub host: Option<SafeText>,
@@ -532,6 +542,7 @@ pub struct JsonFindingGpu {
 
 /// A process of a finding.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonFindingProcess {
     /// The name of its host.
     pub host: Option<SafeText>,

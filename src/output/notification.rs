@@ -25,6 +25,7 @@ pub struct Notification {
 
 /// The JSON on the standard input of a hook, described in docs/notifications.md.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonNotification {
     /// [`SCHEMA`].
     pub schema: u32,

@@ -20,6 +20,7 @@ macro_rules! columns {
     ) => {
         $(#[$row_doc])*
         #[derive(Debug, Clone, Default, PartialEq)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub struct $Row { $($(#[$doc])* pub $field: Option<$type>,)* }
 
         $(#[$columns_doc])*
@@ -84,6 +85,17 @@ macro_rules! columns {
                 }
             }
         };
+
+        #[cfg(test)]
+        impl schemars::JsonSchema for $Columns {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($Columns).into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                crate::wire::columns::schema_of_columns(<$Row as schemars::JsonSchema>::json_schema(generator))
+            }
+        }
 
         impl $Columns {
             /// Converts rows to columns. A column in which every value is `None` stays empty.
@@ -285,6 +297,22 @@ impl<T: Serialize + PartialEq> Serialize for CompactColumn<'_, T> {
             values => serializer.collect_seq(values),
         }
     }
+}
+
+/// Returns the JSON Schema of columns, given that of their rows.
+#[cfg(test)]
+pub(super) fn schema_of_columns(row: schemars::Schema) -> schemars::Schema {
+    use serde_json::json;
+    let mut row = row.to_value();
+    let Some(properties) = row["properties"].as_object_mut() else { panic!("a row is an object") };
+    for value in properties.values_mut() {
+        let description = value.as_object_mut().and_then(|value| value.remove("description"));
+        let of_a_row = value.take();
+        *value = json!({ "description": description, "anyOf": [{ "type": "array", "items": of_a_row }, of_a_row] });
+    }
+    properties.insert("rows".into(), json!({ "description": "Number of rows.", "type": "integer", "minimum": 0 }));
+    row["required"] = json!(["rows"]);
+    row.try_into().expect("a schema")
 }
 
 #[cfg(test)]

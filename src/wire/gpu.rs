@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Fixed facts of one GPU, part of every [`super::Inventory`]. Its identity is the UUID; the index is only for display.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct GpuInfo {
     /// NVML's device index, as `nvidia-smi` shows it.
@@ -224,6 +225,7 @@ columns! {
 
 /// Whether an optional NVML feature can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Availability {
     /// It can be read.
@@ -237,6 +239,7 @@ pub enum Availability {
 
 /// The action that the driver recommends (nvml.h, `nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryAction {
     /// No action.
@@ -279,6 +282,7 @@ impl RecoveryAction {
 
 /// Which processes may use a GPU for computing (nvml.h, `nvmlComputeMode_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
     /// Several processes.
@@ -295,6 +299,7 @@ pub enum ComputeMode {
 /// An Xid, the driver's number for an error on a GPU. `nvmlEventSetWait_v2`, `nvmlEventTypeXidCriticalError`. Errors
 /// before the start of the probe are not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct XidEvent {
     /// Position of the GPU in the inventory. Absent if the driver named a device that is not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -307,6 +312,7 @@ pub struct XidEvent {
 
 /// Samples that the driver buffered before the first snapshot, thinned to one per second. `nvmlDeviceGetSamples`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RecentPast {
     /// Position of the GPU in the inventory.
@@ -326,6 +332,7 @@ pub struct RecentPast {
 
 /// Why NVML cannot be used on a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DriverError {
     /// Kind of the error, for rules and descriptions.
     pub kind: DriverErrorKind,
@@ -338,6 +345,7 @@ pub struct DriverError {
 
 /// Kinds of driver and device errors, after `nvmlReturn_t` in nvml.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DriverErrorKind {
     /// There is no NVML library (`LIBRARY_NOT_FOUND`, 12, or no file), so no NVIDIA driver is installed.
@@ -363,6 +371,7 @@ pub enum DriverErrorKind {
 
 /// Why one GPU cannot be read. It stands beside the readings and never replaces one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceError {
     /// Kind of the error, for rules and descriptions.
     pub kind: DriverErrorKind,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Readings of the host in one sample. Rates cover the time since the previous snapshot, so the first snapshot has
 /// none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct HostReading {
     /// Percentage of the time of all CPUs that was neither idle nor I/O wait. `/proc/stat`.
@@ -87,6 +88,7 @@ pub struct HostReading {
 
 /// A file system. `stat -f` in a child process, because statfs(2) may never return.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Filesystem {
     /// Mount point.
@@ -116,6 +118,7 @@ impl HostReading {
 
 /// The part of the host that the probe can see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Scope {
     /// The whole host.

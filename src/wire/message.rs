@@ -14,6 +14,7 @@ pub const PROTOCOL: u32 = 1;
 
 /// A message from the probe.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Message {
     /// The first message, sent before NVML is touched.
@@ -43,6 +44,7 @@ open_enums!(Message, ReplyOutcome);
 
 /// The probe and its host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Hello {
     /// [`PROTOCOL`] of the probe.
     pub protocol: u32,
@@ -85,6 +87,7 @@ pub struct Hello {
 
 /// The program that reads a host, encoded as its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(from = "SafeText", into = "SafeText")]
 pub enum ReadingSource {
     /// `gpufleet-probe`.
@@ -124,6 +127,7 @@ impl From<ReadingSource> for SafeText {
 
 /// The GPUs of a host and their driver.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Inventory {
     /// Increases with each change. The columns of a snapshot follow the inventory of the generation that it names.
@@ -147,6 +151,7 @@ pub struct Inventory {
 
 /// All readings of one sample.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Snapshot {
     /// Number of the snapshot, from 1. Heartbeats acknowledge it.
@@ -205,6 +210,7 @@ fn is_zero(value: &u32) -> bool {
 
 /// Cost of the probe itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProbeCost {
     /// CPU time of all its threads since it started. `clock_gettime(CLOCK_PROCESS_CPUTIME_ID)`.
@@ -228,6 +234,7 @@ fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
 
 /// A request from the controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Sent every 2 s. The probe ends after 30 s without one.
@@ -292,6 +299,7 @@ pub enum Request {
 
 /// A signal that can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Signal {
     /// SIGINT
     #[serde(rename = "INT")]
@@ -306,6 +314,7 @@ pub enum Signal {
 
 /// The answer to a request with an id.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Reply {
     /// Id of the request.
     pub id: u64,
@@ -315,6 +324,7 @@ pub struct Reply {
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", remote = "Self")]
 pub enum ReplyOutcome {
     /// The signal was sent.

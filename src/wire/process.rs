@@ -98,6 +98,7 @@ columns! {
 
 /// Kind of context that a process holds on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum GpuProcessKind {
     /// A compute context.
     #[serde(rename = "C")]
@@ -131,6 +132,7 @@ impl GpuProcessKind {
 
 /// Whether /proc shows a process that the driver lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     /// `/proc/PID` can be read.
@@ -146,6 +148,7 @@ pub enum Presence {
 
 /// Scheduler state of a process (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum ProcessState {
     /// Running or runnable.
     #[serde(rename = "R")]
@@ -211,6 +214,7 @@ impl ProcessState {
 /// Facts of a process that rarely change. Sent when the process is first seen and again when they change; the last ones
 /// apply.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProcessFacts {
     /// Process id in the pid namespace of the host.
@@ -271,6 +275,7 @@ pub struct ProcessFacts {
 
 /// An ancestor of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Ancestor {
     /// Process id.
@@ -289,6 +294,7 @@ pub struct Ancestor {
 
 /// The job, container, service or session of a process, from its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Owner {
     /// A Slurm job.

@@ -42,7 +42,10 @@ impl Home {
     }
 
     fn run(&self, arguments: &[&str]) -> RunResult {
-        finish(self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"))
+        let result =
+            finish(self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"));
+        crate::schema::check_output(arguments, result.stdout.as_bytes());
+        result
     }
 
     fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> RunResult {
@@ -304,6 +307,7 @@ fn status_repeats_until_ctrl_c() {
     let mut child = spawn(&[&demo[..], &["--json"]].concat());
     let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
     for line in read_lines(&mut stdout, 3) {
+        crate::schema::check("status", &line);
         let report: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(report["hosts"].as_array().map(Vec::len), Some(1));
     }
@@ -403,6 +407,28 @@ fn init_writes_a_valid_file_and_overwrites_nothing() {
         ),
     );
     assert_eq!(fs::read_to_string(&path).expect("still there"), written);
+    // The first line tells editors where the schema is.
+    assert!(written.starts_with("#:schema ./hosts.schema.json\n"), "{written}");
+    let schema = fs::read_to_string(path.with_file_name("hosts.schema.json")).expect("written");
+    assert_eq!(schema, home.run(&["schema", "hosts"]).stdout);
+    let hosts: toml::Table = written.parse().expect("TOML");
+    crate::schema::check("hosts", &serde_json::to_string(&hosts).expect("encodes"));
+}
+
+#[test]
+fn every_schema_is_printed_and_valid() {
+    let home = Home::new();
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/schemas")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let printed = home.run(&["schema", &name]);
+        assert_eq!((printed.code, &printed.stderr), (Some(0), &String::new()), "{name}");
+        let schema: Value = serde_json::from_str(&printed.stdout).expect("JSON");
+        jsonschema::meta::validate(&schema).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let unknown = home.run(&["schema", "host"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("hosts"), "{}", unknown.stderr);
 }
 
 // `gpufleet free` with real sshds, the real probe and fake drivers.

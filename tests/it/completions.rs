@@ -123,8 +123,20 @@ fn groups_and_tags_select_hosts() {
 /// `groff` renders the pages without a warning. `man` uses it to show them.
 #[test]
 fn manual_pages_are_valid_roff() {
-    let pages =
-        ["", "status", "free", "findings", "record", "doctor", "clean", "init", "explain", "completions", "man"];
+    let pages = [
+        "",
+        "status",
+        "free",
+        "findings",
+        "record",
+        "doctor",
+        "clean",
+        "init",
+        "explain",
+        "completions",
+        "man",
+        "schema",
+    ];
     for page in pages {
         let output = Command::new(env!("CARGO_BIN_EXE_gpufleet"))
             .arg("man")

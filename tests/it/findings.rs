@@ -19,7 +19,12 @@ fn assert_code(output: &Output, code: i32) {
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a recording");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    text.lines()
+        .map(|line| {
+            crate::schema::check("recording", line);
+            serde_json::from_str(line).expect("JSON")
+        })
+        .collect()
 }
 
 /// Waits until a file has this many complete lines.

@@ -156,14 +156,21 @@ pub(crate) fn gpufleet(arguments: &[&str]) -> Output {
 
 /// Like [`gpufleet`], with this state directory.
 pub(crate) fn gpufleet_in(state: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gpufleet"))
+    let output = Command::new(program())
         .args(arguments)
         .env_remove("SSH_AUTH_SOCK")
         .env("XDG_STATE_HOME", state)
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .output()
-        .expect("gpufleet runs")
+        .expect("gpufleet runs");
+    crate::schema::check_output(arguments, &output.stdout);
+    output
+}
+
+/// The gpufleet that the tests run: that of this build, or the one that `tests/release` unpacked from a package.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("GPUFLEET_TESTS_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_gpufleet").into(), PathBuf::from)
 }
 
 /// Waits for the end of these processes. Returns how long it took.

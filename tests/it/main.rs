@@ -15,6 +15,7 @@ mod notifications;
 mod nvidia_smi;
 mod probe;
 mod pty;
+mod schema;
 mod ssh;
 mod sshd;
 mod tasks;

@@ -12,7 +12,12 @@ const TITLE: &str = "\x1b]0;gpufleet\x07";
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    text.lines()
+        .map(|line| {
+            crate::schema::check("notification", line);
+            serde_json::from_str(line).expect("JSON")
+        })
+        .collect()
 }
 
 #[track_caller]

@@ -36,7 +36,7 @@ struct Received {
 impl Pty {
     /// Starts gpufleet with these arguments and environment variables on a terminal of this size.
     pub(crate) fn gpufleet<S: AsRef<OsStr>>(size: (u16, u16), arguments: &[S], environment: &[(&str, &str)]) -> Self {
-        Self::program(size, env!("CARGO_BIN_EXE_gpufleet"), arguments, environment)
+        Self::program(size, &crate::lab::program().display().to_string(), arguments, environment)
     }
 
     /// Starts another program.
