@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use miniz_oxide::deflate::compress_to_vec;
 use sha2::{Digest, Sha256};
 
-use crate::environment::{Arch, Plan, Toolchain, variable};
+use crate::environment::{Arch, Plan, Toolchain, rustc_version, variable};
 use crate::nested::{self, Failure, Linker};
 use crate::stubs;
 
@@ -37,6 +37,8 @@ pub(crate) fn run() -> Result<(), String> {
     for input in INPUTS {
         println!("cargo::rerun-if-changed={input}");
     }
+    // Whoever wants the same bytes again needs the same compiler.
+    println!("cargo::rustc-env=GPUFLEET_RUSTC={}", rustc_version()?);
     let out = PathBuf::from(variable("OUT_DIR")?);
     let plan = Plan::from_environment();
     if let Some(reason) = plan.skip {

@@ -89,6 +89,11 @@ pub(crate) struct Toolchain {
     pub(crate) lld: Option<PathBuf>,
 }
 
+/// Returns the line of `rustc --version`.
+pub(crate) fn rustc_version() -> Result<String, String> {
+    output_line(&PathBuf::from(variable("RUSTC")?), &["--version"])
+}
+
 impl Toolchain {
     pub(crate) fn from_environment() -> Result<Self, String> {
         let rustc = PathBuf::from(variable("RUSTC")?);

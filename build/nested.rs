@@ -80,9 +80,13 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
 
     // Panic messages contain source paths: remove the prefixes of this machine.
     let mut flags = vec![format!("--remap-path-prefix={}=gpufleet", manifest.display())];
-    if let Some(home) = env::var_os("CARGO_HOME").map(PathBuf::from) {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
+    if let Some(home) = home {
         flags.push(format!("--remap-path-prefix={}=registry", home.join("registry/src").display()));
     }
+    // The probe hashes one file, itself, so the small implementation is fast enough.
+    flags.push("--cfg=sha2_backend=\"soft\"".to_owned());
+    flags.push("--cfg=sha2_backend_soft=\"compact\"".to_owned());
     match linker {
         Linker::Stubs { lld, stubs } => {
             // Set by a flag: Cargo's `linker` setting would also apply to the build scripts of dependencies.

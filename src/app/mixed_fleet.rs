@@ -192,6 +192,7 @@ impl Machine<'_> {
             scope: Some(self.scope.clone()),
             source: self.source.clone(),
             probe_pid: None,
+            probe_sha256: None,
             ..super::testing::hello()
         }
     }

@@ -202,6 +202,9 @@ async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCo
         match decode(&line).map_err(|error| error::protocol(&error))? {
             Message::Hello(hello) if hello.protocol == PROTOCOL => {
                 recorder.add_line(describe_hello(&hello));
+                if let Some(hash) = &hello.probe_sha256 {
+                    recorder.add_line(format!("its SHA-256 is {hash}"));
+                }
                 recorder.begin("NVML");
                 deadline = began + SAMPLE_LIMIT;
                 heartbeat = Some(Instant::now());

@@ -156,16 +156,17 @@ fn for_arch(uname_machine: &str) -> Option<&'static EmbeddedProbe> {
     EMBEDDED.iter().find(|probe| probe.arch == uname_machine)
 }
 
-/// Returns the output of `gpufleet --version`: the version, then a line per embedded or missing probe, without a final
-/// newline.
+/// Returns the output of `gpufleet --version`: the version, a line per embedded or missing probe, and the compiler, without
+/// a final newline.
 ///
 /// ```text
 /// gpufleet 0.1.0
 /// probe for x86_64: 290752 bytes, sha256 1f3e5c0a9b7d2468
 /// no probe for aarch64: run `rustup target add aarch64-unknown-linux-gnu`, then build again
+/// built by rustc 1.95.0 (59807616e 2026-04-14)
 /// ```
 pub fn version_text() -> String {
-    describe(env!("CARGO_PKG_VERSION"), EMBEDDED, MISSING)
+    describe(env!("CARGO_PKG_VERSION"), EMBEDDED, MISSING) + "\nbuilt by " + env!("GPUFLEET_RUSTC")
 }
 
 fn describe(version: &str, embedded: &[EmbeddedProbe], missing: &[(&str, &str)]) -> String {

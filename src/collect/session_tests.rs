@@ -134,6 +134,7 @@ pub(in crate::collect) fn hello(protocol: u32) -> Hello {
         scope: None,
         source: None,
         probe_pid: None,
+        probe_sha256: None,
     }
 }
 

@@ -261,8 +261,9 @@ fn a_title_is_reduced_to_the_program() {
 }
 
 /// The texts of the wire protocol that a redacted recording contains, and the reason.
-const KEPT: [(&str, &str); 21] = [
+const KEPT: [(&str, &str); 22] = [
     ("Hello.probe_version", "a version"),
+    ("Hello.probe_sha256", "the hash of a program"),
     ("Hello.boot_id", "a random number, part of the identity of processes"),
     ("Hello.host_name", "host names stay"),
     ("Hello.kernel", "a version"),
@@ -300,7 +301,7 @@ const NOT_RECORDED: [&str; 9] = [
 
 /// Messages in which every text is the name of its field in angle brackets.
 const MARKED: [&str; 5] = [
-    r#"{"hello":{"protocol":1,"probe_version":"<Hello.probe_version>","boot_id":"<Hello.boot_id>",
+    r#"{"hello":{"protocol":1,"probe_version":"<Hello.probe_version>","probe_sha256":"<Hello.probe_sha256>","boot_id":"<Hello.boot_id>",
         "host_name":"<Hello.host_name>","login_user":"<Hello.login_user>","kernel":"<Hello.kernel>",
         "arch":"<Hello.arch>","scope":{"slurm_job":"<Scope.SlurmJob>"},"source":"<ReadingSource.Other>"}}"#,
     r#"{"hello":{"protocol":1,"probe_version":"","scope":{"container":"<Scope.Container>"}}}"#,

@@ -121,6 +121,8 @@ pub struct JsonInfo {
     pub source: Option<SafeText>,
     /// The version of the probe.
     pub probe_version: Option<SafeText>,
+    /// The SHA-256 of the probe's program, in hexadecimal digits.
+    pub probe_sha256: Option<SafeText>,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: Option<SafeText>,
     /// `uname -n`.
@@ -243,6 +245,7 @@ impl JsonInfo {
         Self {
             source: hello.and_then(|hello| hello.source.clone()).map(SafeText::from),
             probe_version: hello.map(|hello| hello.probe_version.clone()),
+            probe_sha256: hello.and_then(|hello| hello.probe_sha256.clone()),
             boot_id: hello.and_then(|hello| hello.boot_id.clone()),
             host_name: hello.and_then(|hello| hello.host_name.clone()),
             login_user: hello.and_then(|hello| hello.login_user.clone()),

@@ -469,7 +469,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
 
     fn no_policy() -> PolicyMonitor {
-        let mut policy_files = PolicyFiles::new(None);
+        let mut policy_files = PolicyFiles::new(None, None);
         let current = policy_files.read();
         PolicyMonitor::new(policy_files, current)
     }
@@ -503,7 +503,7 @@ mod tests {
     fn a_changed_policy_is_applied_at_the_next_check() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("policy.json");
-        let mut policy_files = PolicyFiles::new(Some(path.to_string_lossy().into_owned()));
+        let mut policy_files = PolicyFiles::new(Some(path.to_string_lossy().into_owned()), None);
         let current = policy_files.read();
         let mut monitor = PolicyMonitor { period: Duration::ZERO, ..PolicyMonitor::new(policy_files, current) };
         let control = Control::new(Duration::from_secs(2));

@@ -1,7 +1,7 @@
 //! The administrator's policy for probes on a host: `/etc/gpufleet/policy.json`.
 //!
 //! ```json
-//! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9"}
+//! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9", "probe_sha256": ["99cd52fd..."]}
 //! ```
 
 use super::procfs::FileReader;
@@ -9,6 +9,7 @@ use super::sampler::{MAX_INTERVAL, MIN_INTERVAL};
 use crate::wire::SafeText;
 use rustix::io::Errno;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 const PATH: &str = "/etc/gpufleet/policy.json";
@@ -47,6 +48,9 @@ struct PolicyFile {
     min_interval: Option<f64>,
     #[serde(default)]
     message: Option<String>,
+    /// The only programs that may run, by their SHA-256 in hexadecimal digits.
+    #[serde(default)]
+    probe_sha256: Option<Vec<SafeText>>,
 }
 
 fn default_allow() -> bool {
@@ -57,12 +61,15 @@ fn default_allow() -> bool {
 #[derive(Debug)]
 pub(crate) struct PolicyFiles {
     paths: Vec<String>,
+    /// The hash of this program, if it is known.
+    own_sha256: Option<SafeText>,
     reader: FileReader,
 }
 
 impl PolicyFiles {
-    pub(crate) fn new(extra_path: Option<String>) -> Self {
-        Self { paths: [PATH.to_owned()].into_iter().chain(extra_path).collect(), reader: FileReader::default() }
+    pub(crate) fn new(extra_path: Option<String>, own_sha256: Option<SafeText>) -> Self {
+        let paths = [PATH.to_owned()].into_iter().chain(extra_path).collect();
+        Self { paths, own_sha256, reader: FileReader::default() }
     }
 
     /// Reads all policy files and combines them.
@@ -70,7 +77,7 @@ impl PolicyFiles {
         let mut all = Policy::default();
         for path in &self.paths {
             let Policy { refusal, min_interval, message } = match self.reader.read(path) {
-                Ok(text) => parse(path, text),
+                Ok(text) => parse(path, text, self.own_sha256.as_deref()),
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 // A FIFO has no offset to read at.
                 Err(Errno::SPIPE) => Policy::refused(format!("{path} is not a regular file")),
@@ -84,7 +91,28 @@ impl PolicyFiles {
     }
 }
 
-fn parse(path: &str, text: &[u8]) -> Policy {
+/// The largest program that is hashed, in bytes. A build with debug information is larger, and hashing it would delay its
+/// start.
+const MAX_HASHED_BYTES: usize = 8 << 20;
+
+/// Returns the SHA-256 of the program of this process in hexadecimal digits.
+pub(crate) fn own_sha256() -> Option<String> {
+    let mut reader = FileReader::default();
+    let program = reader.read_long(std::process::id(), "exe", MAX_HASHED_BYTES + 1).ok()?;
+    (program.len() <= MAX_HASHED_BYTES).then(|| sha256(program))
+}
+
+fn sha256(program: &[u8]) -> String {
+    let mut digits = String::with_capacity(64);
+    for byte in Sha256::digest(program) {
+        for value in [byte >> 4, byte & 15] {
+            digits.push(char::from(b"0123456789abcdef"[usize::from(value)]));
+        }
+    }
+    digits
+}
+
+fn parse(path: &str, text: &[u8], own_sha256: Option<&str>) -> Policy {
     // serde accepts a list as a struct, too.
     let is_object = text.trim_ascii_start().starts_with(b"{");
     let parsed = if is_object {
@@ -93,10 +121,17 @@ fn parse(path: &str, text: &[u8]) -> Policy {
         Err("not a JSON object".to_owned())
     };
     match parsed {
-        Ok(PolicyFile { allow, min_interval, message }) => {
+        Ok(PolicyFile { allow, min_interval, message, probe_sha256 }) => {
             let message = message.filter(|message| !message.is_empty()).map(SafeText::from);
+            let is_listed = probe_sha256.is_none_or(|listed| {
+                own_sha256.is_some_and(|own| listed.iter().any(|hash| hash.eq_ignore_ascii_case(own)))
+            });
             let refusal = match &message {
-                _ if allow => None,
+                _ if allow && is_listed => None,
+                _ if allow => {
+                    let own = own_sha256.unwrap_or("unknown");
+                    Some(format!("{path} does not list this probe in probe_sha256; its SHA-256 is {own}").into())
+                }
                 Some(message) => Some(message.clone()),
                 None => Some(format!("{path} allows no probe on this host").into()),
             };
@@ -117,7 +152,7 @@ mod tests {
     use super::*;
 
     fn policy(text: &str) -> Policy {
-        parse("/p", text.as_bytes())
+        parse("/p", text.as_bytes(), Some("00ff"))
     }
 
     #[test]
@@ -130,6 +165,32 @@ mod tests {
             let interval = policy(&format!("{{\"min_interval\": {parsed}}}")).min_interval;
             assert_eq!(interval, Duration::from_millis(expected), "{parsed}");
         }
+    }
+
+    #[test]
+    fn only_listed_programs_run() {
+        for listed in [r#"{"probe_sha256": ["aa", "00FF"]}"#, r#"{"probe_sha256": null}"#] {
+            assert_eq!(policy(listed), Policy::default(), "{listed}");
+        }
+        let refusal = "/p does not list this probe in probe_sha256; its SHA-256 is 00ff";
+        for other in [r#"{"probe_sha256": ["aa"]}"#, r#"{"probe_sha256": []}"#] {
+            assert_eq!(policy(other).refusal.as_deref(), Some(refusal), "{other}");
+        }
+        let unknown = parse("/p", br#"{"probe_sha256": ["00ff"]}"#, None);
+        assert!(unknown.refusal.is_some_and(|refusal| refusal.ends_with("its SHA-256 is unknown")));
+        assert_eq!(
+            policy(r#"{"probe_sha256": ["00ff"], "allow": false, "message": "no"}"#).refusal.as_deref(),
+            Some("no")
+        );
+        assert!(policy(r#"{"probe_sha256": "00ff"}"#).refusal.is_some());
+    }
+
+    #[test]
+    fn a_hash_is_that_of_sha256sum() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock");
+        let output = std::process::Command::new("sha256sum").arg(path).output().unwrap();
+        let expected = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(Some(&*sha256(&std::fs::read(path).unwrap())), expected.split(' ').next());
     }
 
     #[test]
@@ -149,13 +210,13 @@ mod tests {
         let path = directory.path().join("policy.json");
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
             .expect("a FIFO");
-        let mut policy_files = PolicyFiles::new(None);
+        let mut policy_files = PolicyFiles::new(None, None);
         policy_files.paths = vec![path.to_string_lossy().into_owned()];
         let (sender, policy) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(policy_files.read()));
         let policy = policy.recv_timeout(Duration::from_secs(10)).expect("does not wait for a writer");
         assert_eq!(policy.refusal, Some(format!("{} is not a regular file", path.display()).into()));
-        let mut policy_files = PolicyFiles::new(None);
+        let mut policy_files = PolicyFiles::new(None, None);
         policy_files.paths = vec!["/dev/zero".to_owned()];
         assert!(policy_files.read().refusal.is_some());
     }
@@ -164,7 +225,7 @@ mod tests {
     fn policies_are_combined_and_a_missing_file_is_ignored() {
         let directory = tempfile::tempdir().expect("directory");
         let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
-        let mut policy_files = PolicyFiles::new(None);
+        let mut policy_files = PolicyFiles::new(None, None);
         policy_files.paths = vec![path("missing"), path("one"), path("two")];
         assert_eq!(policy_files.read().refusal, None);
         std::fs::write(path("one"), r#"{"min_interval": 5}"#).expect("writes");

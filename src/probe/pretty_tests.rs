@@ -21,6 +21,7 @@ fn hello() -> Hello {
         scope: Some(Scope::Host),
         source: None,
         probe_pid: Some(811),
+        probe_sha256: None,
     }
 }
 

@@ -6,7 +6,7 @@ use super::nvml::ffi::exit_now;
 use super::nvml::{Driver, ShutdownHandle};
 use super::options::{FileOptions, HELP, Options};
 use super::owner::ScopeEvidence;
-use super::policy::{EXIT_FORBIDDEN, POLICY_CHECK_PERIOD, PolicyFiles};
+use super::policy::{EXIT_FORBIDDEN, POLICY_CHECK_PERIOD, PolicyFiles, own_sha256};
 use super::pretty::pretty;
 use super::procfs::{FileReader, PROBE_NAME, boot_id, cpu_count, memory_total_bytes};
 use super::sampler::{NextStep, Sample, SampleSchedule, Sampler};
@@ -73,11 +73,11 @@ fn start_driver(files: FileOptions) -> Result<Driver, ExitCode> {
 
 /// Takes two samples and prints the second.
 fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
-    if let Some(reason) = PolicyFiles::new(files.policy.take()).read().refusal {
+    let hello = hello();
+    if let Some(reason) = PolicyFiles::new(files.policy.take(), hello.probe_sha256.clone()).read().refusal {
         print_error(&reason);
         return ExitCode::from(EXIT_FORBIDDEN);
     }
-    let hello = hello();
     let driver = match start_driver(files) {
         Ok(driver) => driver,
         Err(status) => return status,
@@ -120,11 +120,11 @@ fn serve(interval: Duration, mut files: FileOptions) -> ExitCode {
     let _ignored = rustix::process::chdir("/");
     let hello = hello();
     let boot_id = hello.boot_id.clone();
+    let mut policy_files = PolicyFiles::new(files.policy.take(), hello.probe_sha256.clone());
     let output = Arc::new(stdout());
     if output.send(&Message::Hello(hello)).is_err() {
         return ExitCode::SUCCESS;
     }
-    let mut policy_files = PolicyFiles::new(files.policy.take());
     let policy = policy_files.read();
     if let Some(reason) = policy.refusal {
         output.send_last(&Message::Farewell { reason });
@@ -236,5 +236,6 @@ pub(crate) fn hello() -> Hello {
         scope: Some(ScopeEvidence::read().scope()),
         source: Some(crate::wire::ReadingSource::Probe),
         probe_pid: Some(std::process::id()),
+        probe_sha256: own_sha256().map(Into::into),
     }
 }

@@ -28,6 +28,7 @@ pub fn hello(boot_id: SafeText, login: &str, uid: u32) -> Hello {
         scope: Some(Scope::Host),
         source: Some(ReadingSource::Probe),
         probe_pid: Some(1900),
+        probe_sha256: None,
     }
 }
 

@@ -208,6 +208,7 @@ mod tests {
             scope: Some(Scope::SlurmJob("3385".into())),
             source: None,
             probe_pid: Some(77),
+            probe_sha256: None,
         }
     }
 

@@ -83,6 +83,10 @@ pub struct Hello {
     /// Process id of the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_pid: Option<u32>,
+    /// SHA-256 of the probe's program in hexadecimal digits, as it hashes itself (`/proc/self/exe`). `None` if it cannot
+    /// read itself, or is larger than 8 MiB (a build with debug information).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_sha256: Option<SafeText>,
 }
 
 /// The program that reads a host, encoded as its name.

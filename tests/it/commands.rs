@@ -158,6 +158,7 @@ fn version_and_help_are_printed() {
         assert_eq!((result.code, result.stderr.as_str()), (Some(0), ""));
         assert!(result.stdout.starts_with(&format!("gpufleet {}\n", env!("CARGO_PKG_VERSION"))), "{}", result.stdout);
         assert!(result.stdout.contains("probe for x86_64"), "{}", result.stdout);
+        assert!(result.stdout.contains("\nbuilt by rustc "), "{}", result.stdout);
     }
     for (name, arguments) in [
         ("help", &["--help"][..]),
@@ -560,6 +561,12 @@ fn doctor_reports_each_step_and_clean_removes_the_probes() {
     assert!(!again.contains("probe uploaded"), "{again}");
     let cached = lab.cached_probes("hgx-01").pop().expect("a probe");
     assert!(again.contains(&format!("the probe is {}", cached.display())), "{again}");
+    let hash = Command::new("sha256sum").arg(&cached).output().expect("runs").stdout;
+    let hash = String::from_utf8(hash).expect("UTF-8");
+    let hash = hash.split(' ').next().expect("a hash");
+    assert_eq!(again.matches(&format!("its SHA-256 is {hash}\n")).count(), 2, "{again}");
+    let status = text(&gpufleet(&["status", "--json", &hosts]));
+    assert_eq!(status.matches(&format!("\"probe_sha256\":\"{hash}\"")).count(), 2, "{status}");
 
     let cleaned = gpufleet(&["clean", &hosts]);
     assert_eq!(cleaned.status.code(), Some(0));

@@ -121,6 +121,7 @@ pub(super) fn hello(lines: &[String]) -> (Hello, Vec<PciAddress>) {
         scope: None,
         source: Some(crate::wire::ReadingSource::NvidiaSmi),
         probe_pid: None,
+        probe_sha256: None,
     };
     (hello, addresses)
 }
