@@ -106,6 +106,7 @@ impl History {
         }
         old.truncate(MAX_ABSENT_GPUS);
         self.gpus.append(&mut old);
+        self.gpus.shrink_to_fit();
     }
 
     /// Adds the readings of one snapshot: the GPUs in inventory order, and the processes. Processes that are not listed
@@ -168,6 +169,7 @@ impl History {
         let new = processes.iter().filter(is_new).take(free_entries);
         let new: Vec<ProcessSeries> =
             new.map(|process| ProcessSeries { key: process.key.clone(), series: new_process_series() }).collect();
+        self.processes.shrink_to(self.processes.len() + new.len());
         self.processes.reserve_exact(new.len());
         self.processes.extend(new);
         self.processes.sort_by_key(|entry| entry.key.pid);

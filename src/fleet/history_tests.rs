@@ -200,6 +200,23 @@ fn eight_gpus_and_forty_processes_take_at_most_350_kb() {
 }
 
 #[test]
+fn memory_stops_growing_after_an_hour() {
+    let mut history = History::default();
+    history.set_gpus(&["GPU-0".into()]);
+    let processes = [process(1, 50.0)];
+    let mut bytes = Vec::new();
+    for step in 0..8000_u32 / 5 {
+        let seconds = f64::from(step * 5);
+        history.record(seconds, Duration::from_secs(5), at(seconds), &[reading(50)], &processes);
+        if [600, 3605, 7900].contains(&(step * 5)) {
+            bytes.push(history.memory_bytes());
+        }
+    }
+    assert!(bytes[0] < bytes[1], "{bytes:?}");
+    assert_eq!(bytes[1], bytes[2]);
+}
+
+#[test]
 fn the_number_of_process_series_is_bounded() {
     let mut history = History::default();
     let processes: Vec<Process> = (1..=4096).map(|pid| process(pid, 50.0)).collect();

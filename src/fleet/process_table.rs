@@ -204,6 +204,8 @@ impl ProcessTable {
             let kept = newest.count();
             self.ended.drain(..self.ended.len() - kept);
         }
+        // A host that lists thousands of processes once must not keep the room for them.
+        self.ended.shrink_to(MAX_ENDED);
     }
 
     /// Drops the facts of processes that have not been listed for long. Returns the memory of the others.
@@ -221,6 +223,9 @@ impl ProcessTable {
         let limit = 2 * MAX_PROCESSES;
         if self.known.len() > limit {
             self.known.retain(|_, known| known.missed_snapshots == 0);
+        }
+        if self.known.capacity() > 4 * self.known.len() + 64 {
+            self.known.shrink_to_fit();
         }
         self.known.values().map(|known| known.info_bytes).sum()
     }

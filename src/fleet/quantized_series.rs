@@ -146,7 +146,8 @@ impl<C: Copy + Default + PartialEq> Ring<C> {
         }
         let index = self.index(slot);
         if index >= self.codes.capacity() {
-            let wanted = (index / GROWTH + 1) * GROWTH;
+            // The second half comes at once: memory stops growing within the first hour although the means cover two.
+            let wanted = if index + GROWTH < capacity / 2 { (index / GROWTH + 1) * GROWTH } else { capacity };
             self.codes.reserve_exact(wanted.min(capacity) - self.codes.len());
         }
         self.codes.resize(index, C::default());
