@@ -212,6 +212,22 @@ impl Condition {
         finding.hosts.extend(details.hosts);
     }
 
+    /// Whether the condition has cleared and this was published.
+    pub(super) fn is_cleared(&self) -> bool {
+        self.phase == FindingPhase::Clear && self.finding.phase == FindingPhase::Clear
+    }
+
+    /// Frees the details of a finding that nobody sees any more. They are written again when the condition holds again.
+    pub(super) fn drop_details(&mut self) {
+        let finding = &mut self.finding;
+        if finding.sentence.is_empty() {
+            return;
+        }
+        (finding.sentence, finding.figures, finding.next_check) = <(SafeText, SafeText, SafeText)>::default();
+        (finding.gpus, finding.processes) = (Vec::new(), Vec::new());
+        (finding.job, finding.user) = (None, None);
+    }
+
     /// Whether a flapping finding stays until it was steady for long. A job that works is not hung, however often it
     /// waited before: findings about progress clear at once.
     fn is_held(&self) -> bool {

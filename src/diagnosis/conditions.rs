@@ -15,6 +15,9 @@ use crate::wire::SafeText;
 const TEXT_REFRESH_SECONDS: f64 = 10.0;
 /// The maximum number of conditions per host. If more hold, they have one cause.
 const MAX_CONDITIONS: usize = 256;
+/// The maximum number of cleared conditions per host that are remembered, so that they do not notify again. A host that
+/// made hundreds of findings would otherwise have no room for new ones for hours.
+const MAX_CLEARED: usize = 64;
 
 /// The conditions of one host, or of the fleet.
 #[derive(Debug, Clone, Default)]
@@ -191,8 +194,28 @@ impl Conditions {
                 || condition.finding.phase != FindingPhase::Clear
                 || (condition.notified_severity.is_some() && sample_time.t - condition.changed_at < RENOTIFY_AFTER)
         });
+        self.limit_cleared();
         if self.all.capacity() > 2 * self.all.len() + 4 {
             self.all.shrink_to_fit();
+        }
+    }
+
+    /// Keeps of the conditions that have cleared only what later notifications depend on, and only the newest.
+    fn limit_cleared(&mut self) {
+        let mut cleared_at: Vec<f64> = Vec::new();
+        for condition in self.all.iter_mut().filter(|condition| condition.is_cleared()) {
+            condition.drop_details();
+            cleared_at.push(condition.changed_at);
+        }
+        if cleared_at.len() > MAX_CLEARED {
+            cleared_at.sort_by(|one, other| other.total_cmp(one));
+            let mut room = MAX_CLEARED;
+            let oldest = cleared_at[MAX_CLEARED - 1];
+            self.all.retain(|condition| {
+                let is_kept = !condition.is_cleared() || (condition.changed_at >= oldest && room > 0);
+                room -= usize::from(is_kept && condition.is_cleared());
+                is_kept
+            });
         }
     }
 
@@ -483,5 +506,31 @@ mod tests {
             conditions.met(RuleId::XidSeen, &target, evaluation, |_, _| FindingDetails::default());
         }
         assert_eq!(conditions.all.len(), MAX_CONDITIONS);
+    }
+
+    #[test]
+    fn findings_that_have_cleared_leave_room_for_new_ones_and_keep_no_details() {
+        let mut conditions = Conditions::default();
+        let mut transitions = Vec::new();
+        let mut sample = |conditions: &mut Conditions, t: f64, numbers: std::ops::Range<u64>| {
+            conditions.begin_sample_for(HostId(0), &"hgx-00".into(), SampleTime::new(at(t), 10.0), false, 0);
+            for number in numbers {
+                let target = FindingTarget::Xid("GPU-0".into(), number);
+                let details = || FindingDetails { sentence: "an Xid".to_owned(), ..FindingDetails::default() };
+                conditions.event(RuleId::XidSeen, &target, Severity::Crit, 1.0, details);
+            }
+            conditions.finish_sample(|_| true);
+            conditions.publish(&mut transitions);
+        };
+        sample(&mut conditions, 10.0, 0..300);
+        assert_eq!(conditions.findings().count(), MAX_CONDITIONS);
+        for t in [20.0, 30.0, 40.0] {
+            sample(&mut conditions, t, 0..0);
+        }
+        assert_eq!((conditions.findings().count(), conditions.all.len()), (0, MAX_CLEARED));
+        assert!(conditions.all.iter().all(|condition| condition.finding.sentence.is_empty()));
+        sample(&mut conditions, 50.0, 1000..1100);
+        let (_, newest) = conditions.findings().last().expect("findings");
+        assert_eq!((conditions.findings().count(), newest.sentence.as_str()), (100, "an Xid"));
     }
 }

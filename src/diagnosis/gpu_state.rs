@@ -143,11 +143,12 @@ impl GpuStateRecord {
                     self.last_active = self.last_active.filter(|_| sample.is_active == Some(true));
                 }
                 self.holders.clear();
+                self.holders.shrink_to(4 * sample.holders.len());
                 self.holders.extend(sample.holders.iter().map(|process| process.key.clone()));
             }
             Some(false) => {
                 self.held_since = None;
-                self.holders.clear();
+                self.holders = Vec::new();
             }
             None => {}
         }

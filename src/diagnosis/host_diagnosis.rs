@@ -261,6 +261,7 @@ impl HostDiagnosis {
             self.gpus.push(track);
         }
         old.truncate(MAX_ABSENT);
+        old.shrink_to_fit();
         self.absent = old;
         true
     }
