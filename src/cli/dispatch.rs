@@ -4,7 +4,8 @@ use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, 
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{
-    CommandError, clean, completions, doctor, explain, findings, free, init, man, print, record, schema, status, tui,
+    CommandError, clean, completions, doctor, explain, findings, free, heap, init, man, print, record, schema, status,
+    tui,
 };
 use crate::cli::arguments::{Cli, Command, FindingsArgs};
 use crate::ssh::Interaction;
@@ -25,6 +26,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         return Ok(ExitCode::SUCCESS);
     }
     cli.check().map_err(CommandError::usage)?;
+    heap::configure();
     match &cli.command {
         None => {
             let (hosts, runtime) = prepare(cli, &cli.targets, HostSelectionError::for_tui)?;

@@ -24,6 +24,7 @@ pub mod tui;
 mod background_writer;
 mod dispatch;
 mod exit;
+mod heap;
 mod notification_hook;
 mod notify;
 mod one_shot;
@@ -33,6 +34,8 @@ mod saved_state;
 mod demo_rules_tests;
 #[cfg(test)]
 mod extreme_numbers_tests;
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod schema_tests;
 

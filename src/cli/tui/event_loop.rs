@@ -17,6 +17,7 @@ use crate::app::{App, Effect, Event, SettingsFile};
 use crate::cli::arguments::{ScreenArgs, Theme};
 use crate::cli::command_context::CommandContext;
 use crate::cli::exit::INTERRUPTED;
+use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
@@ -114,6 +115,7 @@ async fn show(
         files: PersistentFiles::new(state_file, view, log, signals),
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
+        memory_release: MemoryRelease::default(),
         collector: &collector,
         context,
         exit_signals,
@@ -144,6 +146,7 @@ struct EventLoop<'a> {
     files: PersistentFiles,
     notifier: Notifier,
     clipboard: Clipboard,
+    memory_release: MemoryRelease,
     collector: &'a Collector,
     /// `None` for a simulation.
     context: Option<Arc<Context>>,
@@ -279,6 +282,7 @@ impl EventLoop<'_> {
         }
         self.app.settings.utc_offset_seconds = utc_offset_seconds();
         self.files.tick(&mut self.app, now);
+        self.memory_release.tick();
         if self.suspend_detector.as_mut().is_some_and(|detector| detector.was_suspended(now)) {
             self.command_all(&Command::Retry);
             return Ok(Event::Resumed);
