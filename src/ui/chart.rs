@@ -153,7 +153,7 @@ fn fill(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Sca
 }
 
 /// Draws the last points of a series into one row, two per column, the newest at the right. The highest column leaves a gap
-/// to the row above, or the rows of several GPUs would merge.
+/// of three eighths to the row above: the rows of a list of busy jobs would merge into one block.
 pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, points: &[Option<f32>]) {
     let theme = canvas.theme;
     let shown = points.len().min(usize::from(width) * 2) / 2 * 2;
@@ -163,12 +163,9 @@ pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, poi
         let count = known().count();
         if count > 0 {
             let mean = known().sum::<f32>() / count as f32;
-            let glyph = if theme.ascii {
-                theme.glyphs.sparkline[((mean / 25.0) as usize).min(3)]
-            } else {
-                theme.level_glyph(mean)
-            };
-            canvas.text(at, y, 1, glyph, theme.busy);
+            let steps = theme.glyphs.sparkline;
+            let step = (mean / 100.0 * steps.len() as f32) as usize;
+            canvas.text(at, y, 1, steps[step.min(steps.len() - 1)], theme.busy);
         }
     }
 }
@@ -203,6 +200,21 @@ mod tests {
     fn the_newest_point_is_at_the_right_and_values_are_clamped() {
         assert_eq!(chart((8, 1), false, &[Some(250.0), Some(-9.0)]), ["100%│ █▁"]);
         assert_eq!(chart((6, 1), false, &[Some(0.0), Some(0.0), Some(100.0)]), ["100%│█"]);
+    }
+
+    #[test]
+    fn a_sparkline_leaves_air_above_its_highest_column() {
+        for (ascii, expected) in [(false, "▁▁▂▃▄▅▅ ▅"), (true, "__.--\"\" \"")] {
+            let theme = Theme::new(DisplaySettings { ascii, ..DisplaySettings::default() });
+            let mut buffer = Buffer::empty(Rect::new(0, 0, 9, 1));
+            let points: Vec<Option<f32>> = [Some(0.0), Some(19.0), Some(25.0), Some(50.0), Some(70.0), Some(97.0)]
+                .into_iter()
+                .chain([Some(100.0), None, Some(250.0)])
+                .flat_map(|point| [point; 2])
+                .collect();
+            sparkline(&mut Canvas::new(&mut buffer, &theme), 0, 0, 9, &points);
+            assert_eq!(lines(&buffer), [expected]);
+        }
     }
 
     #[test]

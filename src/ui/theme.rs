@@ -76,8 +76,8 @@ pub(super) struct Glyphs {
     pub(super) levels: [&'static str; 8],
     /// Eight heights of a column of a chart, lowest first, up to a full cell.
     pub(super) columns: [&'static str; 8],
-    /// Four heights of a one-row chart, lowest first, in ASCII.
-    pub(super) sparkline: [&'static str; 4],
+    /// The heights of a one-row chart, lowest first. The highest leaves a gap to the row above.
+    pub(super) sparkline: &'static [&'static str],
     /// An ordinary box.
     pub(super) light: BoxGlyphs,
     /// The box that receives keys.
@@ -116,7 +116,7 @@ const UNICODE: Glyphs = Glyphs {
     spinner: ["⠋", "⠙", "⠸", "⠴"],
     levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "▇"],
     columns: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
-    sparkline: ["▁", "▃", "▅", "▇"],
+    sparkline: &["▁", "▂", "▃", "▄", "▅"],
     light: BoxGlyphs { horizontal: "─", vertical: "│", corners: ["╭", "╮", "╰", "╯"] },
     heavy: BoxGlyphs { horizontal: "━", vertical: "┃", corners: ["┏", "┓", "┗", "┛"] },
 };
@@ -142,7 +142,7 @@ const ASCII: Glyphs = Glyphs {
     spinner: ["|", "/", "-", "\\"],
     levels: ["0", "1", "2", "4", "5", "6", "7", "9"],
     columns: ["_", ".", ".", ".", ":", ":", ":", "#"],
-    sparkline: ["_", ".", "-", "\""],
+    sparkline: &["_", ".", "-", "\""],
     light: BoxGlyphs { horizontal: "-", vertical: "|", corners: ["+", "+", "+", "+"] },
     heavy: BoxGlyphs { horizontal: "=", vertical: "#", corners: ["#", "#", "#", "#"] },
 };
