@@ -2,7 +2,7 @@
 
 use super::action::Action;
 use super::screen::move_index;
-use crate::diagnosis::{Engine, Finding, FindingPhase, NotJudged, RuleId, RuleTopic, Severity};
+use crate::diagnosis::{Engine, Finding, FindingPhase, FindingProcess, NotJudged, RuleId, RuleTopic, Severity};
 use crate::fleet::{HostId, Row};
 use crate::wire::SafeText;
 
@@ -208,9 +208,8 @@ impl Findings {
     /// Returns the findings about a row of the list, the worst first, pending ones last.
     pub fn of_row<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Finding> {
         self.list.iter().filter(|finding| {
-            let is_there = finding.hosts.iter().any(|(host, _)| *host == row.key.host);
-            let is_process = || finding.processes.iter().any(|process| process.key == row.key.process);
-            is_there && (finding.job.as_ref() == Some(&row.job) || is_process())
+            let is_process = |one: &FindingProcess| one.host == row.key.host && one.key == row.key.process;
+            finding.concerns_job(row.key.host, &row.job) || finding.processes.iter().any(is_process)
         })
     }
 
@@ -244,16 +243,18 @@ impl Findings {
         self.list.iter().filter(is_theirs).map(|finding| finding.severity).max()
     }
 
-    /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. Critical findings rank
-    /// before the states of its processes, which rank before warnings. A suspicion ranks as the warning it may become,
-    /// other pending findings rank last.
+    /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. Stuck jobs rank before
+    /// others: people wait for them. A suspicion ranks as the warning it may become, other pending findings rank last.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
-        let rank = |finding: &Finding| match (finding.phase, finding.severity) {
-            _ if finding.is_suspicion() => Some(WARN_RANK),
-            (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
-            (_, Severity::Crit) => Some(CRIT_RANK + u8::from(!is_hang_rule(finding.rule))),
-            (_, Severity::Warn) => Some(WARN_RANK),
-            (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 1),
+        let rank = |finding: &Finding| {
+            let is_stuck = finding.rule.info().topic == RuleTopic::StuckJob;
+            match (finding.phase, finding.rank_severity()) {
+                _ if finding.is_suspicion() => Some(Row::STUCK_WARNING_RANK),
+                (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
+                (_, Severity::Crit) => Some(CRIT_RANK + u8::from(!is_stuck)),
+                (_, Severity::Warn) => Some(if is_stuck { Row::STUCK_WARNING_RANK } else { WARN_RANK }),
+                (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 1),
+            }
         };
         if self.list.is_empty() {
             None
@@ -263,9 +264,10 @@ impl Findings {
     }
 }
 
-/// The rank of critical hangs; other critical findings follow, as do the ranks of [`Row::trouble_rank`].
+/// The rank of critical findings about stuck jobs; other critical findings follow, as do the ranks of
+/// [`Row::trouble_rank`] with [`Row::STUCK_WARNING_RANK`] among them.
 const CRIT_RANK: u8 = 0;
-/// The rank of warnings, after those of [`Row::trouble_rank`].
+/// The rank of other warnings, after those of [`Row::trouble_rank`].
 const WARN_RANK: u8 = 10;
 
 impl FindingCounts {
@@ -305,4 +307,40 @@ fn state_label(rule: RuleId) -> Option<&'static str> {
         RuleId::GpuMemLeak => "leak",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::testing::{NOW, app, at};
+
+    #[test]
+    fn stuck_jobs_rank_before_idle_memory_and_before_the_troubles_of_processes() {
+        let app = app(1, 8, (120, 40));
+        let row = app.rows().first().expect("a row");
+        let about = |rule: RuleId, severity: Severity, phase: FindingPhase| {
+            let mut finding = Finding::blank(rule, row.key.host, at(NOW));
+            finding.hosts = vec![(row.key.host, row.host_name.clone())];
+            (finding.job, finding.severity, finding.phase) = (Some(row.job.clone()), severity, phase);
+            finding.set_lasted(std::time::Duration::from_secs(60));
+            finding
+        };
+        let rank = |rule: RuleId, severity: Severity, phase: FindingPhase| {
+            Findings { list: vec![about(rule, severity, phase)], ..Findings::default() }.rank_of_row(row)
+        };
+        let firing = |rule: RuleId, severity: Severity| rank(rule, severity, FindingPhase::Firing).expect("a rank");
+        let ranks = [
+            firing(RuleId::StuckSpin, Severity::Crit),
+            firing(RuleId::GpuMemPressure, Severity::Crit),
+            firing(RuleId::StuckSpin, Severity::Warn),
+            firing(RuleId::IdleHog, Severity::Crit),
+            firing(RuleId::StuckSpin, Severity::Info),
+        ];
+        assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]), "{ranks:?}");
+        assert_eq!(firing(RuleId::DstateHang, Severity::Warn), ranks[2]);
+        assert_eq!(firing(RuleId::IdleHog, Severity::Warn), ranks[3]);
+        assert_eq!(rank(RuleId::StuckSpin, Severity::Warn, FindingPhase::Pending), Some(ranks[2]), "a suspicion");
+        assert_eq!(rank(RuleId::IdleHog, Severity::Warn, FindingPhase::Pending), None);
+        assert_eq!(Row::STUCK_WARNING_RANK, ranks[2]);
+    }
 }

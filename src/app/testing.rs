@@ -128,7 +128,7 @@ pub(crate) fn hello() -> Hello {
     builder::hello("boot".into(), "erika", 1004)
 }
 
-fn inventory(gpus: usize) -> Inventory {
+pub(crate) fn inventory(gpus: usize) -> Inventory {
     let gpu = |index| builder::gpu_info(&MODELS[0], index, format!("GPU-8f3a1c2e-{index:04}").into());
     Inventory {
         generation: 1,

@@ -202,6 +202,7 @@ impl Condition {
         finding.gpus = details.gpus;
         finding.processes = details.processes;
         finding.job = details.job;
+        finding.peer_jobs.clear();
         finding.user = details.user;
         finding.is_mine = details.is_mine;
         finding.hosts.clear();

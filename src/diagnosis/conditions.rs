@@ -8,7 +8,7 @@ use super::condition::{Condition, Evaluation, Run, SampleTime, seconds};
 use super::finding::{FindingDetails, FindingTarget, fingerprint};
 use super::notification_state::{NotificationState, RENOTIFY_AFTER};
 use super::{Confidence, Finding, FindingPhase, RuleId, Severity, Transition};
-use crate::fleet::{Host, HostId, Moment};
+use crate::fleet::{Host, HostId, JobKey, Moment};
 use crate::wire::SafeText;
 
 /// How often the sentence is rewritten while only its figures change, in seconds.
@@ -230,6 +230,23 @@ impl Conditions {
         for condition in self.all.iter_mut().filter(|condition| condition.phase != FindingPhase::Clear) {
             condition.is_inhibited = is_inhibited(condition.finding.rule, &condition.target);
         }
+    }
+
+    /// The findings of all jobs whose conditions are not clear, to be completed with the other hosts of the job.
+    pub(super) fn job_findings_mut(&mut self) -> impl Iterator<Item = (&JobKey, &mut Finding)> {
+        self.all.iter_mut().filter(|condition| condition.phase != FindingPhase::Clear).filter_map(|condition| {
+            match &condition.target {
+                FindingTarget::Job(key) => Some((key, &mut condition.finding)),
+                _ => None,
+            }
+        })
+    }
+
+    /// The finding of a rule for a target, inhibited or not; `None` if its condition is clear.
+    pub(super) fn active_finding(&self, rule: RuleId, target: &FindingTarget) -> Option<&Finding> {
+        let same = |condition: &&Condition| condition.finding.rule == rule && condition.target == *target;
+        let active = self.all.iter().find(same).filter(|condition| condition.phase != FindingPhase::Clear);
+        active.map(|condition| &condition.finding)
     }
 
     /// Appends a transition for each finding that changed.

@@ -4,7 +4,7 @@ use super::condition::SampleTime;
 use super::conditions::Conditions;
 use super::finding::FindingTarget;
 use super::host_diagnosis::HostDiagnosis;
-use super::inhibit::inhibit;
+use super::inhibit::{add_peer_hosts, inhibit};
 use super::notification_state::NotificationState;
 use super::rule_context::{PeerHosts, RuleContext};
 use super::rules::{self, FLEET, FleetWide};
@@ -17,7 +17,7 @@ use super::{
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, distributed_jobs};
 use crate::wire::SafeText;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +73,8 @@ impl Engine {
             diagnosis.bridge_idle_gap(gap);
             self.evaluate(&mut diagnosis, fleet, host, &limits, (sample_time, is_first), &mut transitions);
         }
-        let finding_states = finding_states(&diagnosis, host);
+        let mut finding_states = finding_states(&diagnosis, host);
+        finding_states.extend(self.states_from_peers(&diagnosis, host));
         self.tracker.update_with(host, &finding_states, &limits, now);
         self.hosts[index] = diagnosis;
         self.end_snoozes(&transitions);
@@ -105,6 +106,7 @@ impl Engine {
         rules::evaluate(&context, &mut conditions);
         conditions.finish_sample(|target| exists(&context, target));
         inhibit(&context, &mut conditions);
+        add_peer_hosts(&context, &mut conditions);
         conditions.apply_notification_state(&self.notification_state);
         conditions.publish(transitions);
         diagnosis.conditions = conditions;
@@ -200,8 +202,7 @@ impl Engine {
     }
 
     /// All firing, resolving and pending findings, ordered by severity, jobs without progress first, then by confidence,
-    /// number of GPUs and age. Snoozed
-    /// findings follow the others, pending ones come last.
+    /// number of GPUs and age. Snoozed findings follow the others, pending ones come last.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_hosts =
             self.hosts.iter().flat_map(|host| host.conditions.findings().chain(host.link_conditions.findings()));
@@ -213,8 +214,9 @@ impl Engine {
                     finding.phase == FindingPhase::Pending,
                     finding.snoozed.is_some(),
                     std::cmp::Reverse((
-                        finding.severity,
+                        finding.rank_severity(),
                         finding.rule.is_about_progress(),
+                        finding.severity,
                         finding.confidence,
                         finding.gpus.len(),
                     )),
@@ -267,18 +269,19 @@ impl Engine {
     /// finding is the reason.
     pub fn severity_of_state(&self, id: HostId, position: usize) -> Option<Severity> {
         let (state, _) = *self.states(id).get(position)?;
-        let is_reason = |rule: RuleId| match state {
-            GpuState::Hung => STUCK.contains(&rule),
-            GpuState::Fault => true,
-            _ => false,
-        };
-        let findings = self.host(id)?.conditions.findings().map(|(_, finding)| finding);
         let about_it = |finding: &&Finding| {
             finding.phase != FindingPhase::Pending
-                && is_reason(finding.rule)
                 && finding.gpus.iter().any(|gpu| gpu.host == id && gpu.position == position)
         };
-        findings.filter(about_it).map(|finding| finding.severity).max()
+        let findings = || self.host(id).into_iter().flat_map(|host| host.conditions.findings()).map(|(_, one)| one);
+        match state {
+            GpuState::Hung => {
+                let hangs = findings().filter(|finding| finding.rule.is_hang_at_low_power());
+                hangs.chain(self.peer_hangs(id)).filter(about_it).map(|finding| finding.severity).max()
+            }
+            GpuState::Fault => findings().filter(about_it).map(|finding| finding.severity).max(),
+            _ => None,
+        }
     }
 
     /// Why a GPU is unused and not free; `None` in another state.
@@ -286,10 +289,34 @@ impl Engine {
         self.tracker.unused_reason(host, position)
     }
 
-    /// The suspicions about jobs on a host; see [`Finding::is_suspicion`].
+    /// The suspicions about jobs on a host, also of those that are listed under another host of their job; see
+    /// [`Finding::is_suspicion`].
     pub fn suspicions(&self, id: HostId) -> impl Iterator<Item = &Finding> {
         let findings = self.host(id).into_iter().flat_map(|host| host.conditions.findings());
-        findings.map(|(_, finding)| finding).filter(|finding| finding.is_suspicion())
+        findings.map(|(_, finding)| finding).chain(self.peer_hangs(id)).filter(|finding| finding.is_suspicion())
+    }
+
+    /// The findings about a hang at low power that are listed under another host and concern GPUs of this one.
+    fn peer_hangs(&self, id: HostId) -> impl Iterator<Item = &Finding> {
+        let has_part = |group: &&DistributedJob| group.parts.iter().any(|(host, _)| *host == id);
+        let parts = self.groups.iter().filter(has_part).flat_map(|group| &group.parts);
+        // Several jobs may run on the same hosts.
+        let peers: BTreeSet<HostId> = parts.map(|(host, _)| *host).filter(|host| *host != id).collect();
+        let hosts = peers.into_iter().filter_map(|peer| self.host(peer));
+        hosts
+            .flat_map(|host| host.conditions.findings())
+            .map(|(_, finding)| finding)
+            .filter(move |finding| finding.rule.is_hang_at_low_power() && finding.gpus.iter().any(|gpu| gpu.host == id))
+    }
+
+    /// The GPUs of a host that hang according to a finding under another host of their job, as in [`finding_states`]. The
+    /// other host may be out of reach: a GPU that works again does not hang.
+    fn states_from_peers(&self, diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuState, Moment)> {
+        let firing = self.peer_hangs(host.id).filter(|finding| finding.phase == FindingPhase::Firing);
+        let states = firing.flat_map(|finding| {
+            hosted_gpus(finding, host).map(move |position| (position, GpuState::Hung, finding.since))
+        });
+        states.filter(|(position, ..)| diagnosis.gpus.get(*position).is_some_and(GpuTrack::is_at_rest)).collect()
     }
 
     /// The state of a GPU in the last readings of its host, also after the host was lost, by its position in the
@@ -428,9 +455,6 @@ impl Engine {
     }
 }
 
-/// The rules whose findings make a GPU [`GpuState::Hung`].
-const STUCK: [RuleId; 3] = [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank];
-
 /// GPU states that follow from the findings of this host: position, state and since when. GPUs hang while a stuck-*
 /// finding fires. They are idle by idle-hog, which may know a longer time than was observed.
 fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuState, Moment)> {
@@ -441,12 +465,16 @@ fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuStat
             (RuleId::IdleHog, FindingPhase::Pending | FindingPhase::Firing) => GpuState::Idle,
             _ => continue,
         };
-        let gpus = finding.gpus.iter().filter(|gpu| gpu.host == host.id);
-        // The inventory may have changed since the details were written.
-        let position = |uuid: &Option<SafeText>| host.gpus().position(|(info, _)| info.uuid == *uuid);
-        finding_states.extend(gpus.filter_map(|gpu| Some((position(&gpu.uuid)?, state, finding.since))));
+        finding_states.extend(hosted_gpus(finding, host).map(|position| (position, state, finding.since)));
     }
     finding_states
+}
+
+/// The positions of the GPUs of a finding that are on this host. The inventory may have changed since the details were
+/// written.
+fn hosted_gpus(finding: &Finding, host: &Host) -> impl Iterator<Item = usize> {
+    let gpus = finding.gpus.iter().filter(|gpu| gpu.host == host.id);
+    gpus.filter_map(|gpu| host.gpus().position(|(info, _)| info.uuid == gpu.uuid))
 }
 
 /// Holds the conditions of jobs, processes and GPUs with missing readings.

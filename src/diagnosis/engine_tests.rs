@@ -2,7 +2,7 @@ use super::super::testing::{RuleTester, TestSample};
 use super::*;
 use crate::diagnosis::SnoozeEnd;
 use crate::fleet::fixture::{TestProcess, at, gpus, process};
-use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
+use crate::fleet::{HostUpdate, JobKey, LinkError, LinkErrorKind};
 use crate::wire::{
     Ancestor, Filesystem, GpuHealth, GpuHealthColumns, GpuReading, Owner, ProcessState, RecentPast, Snapshot, XidEvent,
 };
@@ -64,6 +64,82 @@ fn the_host_of_a_missing_rank_is_named() {
     let finding = tester.finding("missing-rank");
     assert!(finding.sentence.starts_with("the rank on GPU 1 on hgx-01 never arrived"), "{}", finding.sentence);
     assert_eq!(finding.next_check, "ssh hgx-01 py-spy dump --pid 200");
+}
+
+/// The states of the GPUs of both hosts.
+fn states(tester: &RuleTester) -> [Vec<GpuState>; 2] {
+    [0, 1].map(|id| tester.engine.states(HostId(id)).iter().map(|(state, _)| *state).collect())
+}
+
+#[test]
+fn a_job_that_hangs_on_two_hosts_hangs_on_the_gpus_of_both() {
+    let mut tester = across();
+    both(&mut tester, 900.0, [[WORKS; 2]; 2]);
+    // While a rank may work on the other host, a wait is no suspicion.
+    both(&mut tester, 160.0, [[SPINS; 2]; 2]);
+    let suspected = |id: u32| {
+        let suspicions = tester.engine.suspicions(HostId(id));
+        suspicions.flat_map(|one| &one.gpus).filter(|gpu| gpu.host == HostId(id)).count()
+    };
+    assert_eq!([suspected(0), suspected(1)], [2, 2]);
+    both(&mut tester, 460.0, [[SPINS; 2]; 2]);
+    assert_eq!(tester.firing(), [("stuck-spin", "crit")]);
+    assert_eq!(states(&tester), [vec![GpuState::Hung; 2], vec![GpuState::Hung; 2]]);
+    assert_eq!(tester.engine.severity_of_state(HostId(1), 0), Some(Severity::Crit));
+    let key = JobKey::Slurm { cluster: None, job: "3385".into() };
+    assert!(tester.finding("stuck-spin").concerns_job(HostId(1), &key));
+    // The finding under the first host remains while that host is out of reach. The second host shows its own state.
+    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
+    tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    for _ in 0..3 {
+        let gpus = vec![tester.gpu(98, 560.0, 45, 70), tester.gpu(100, 110.0, 0, 70)];
+        tester.send(1, &TestSample { gpus, processes: vec![slurm(200, 0), slurm(201, 1)] }, |_| {});
+        tester.wait(10.0);
+    }
+    assert_eq!(states(&tester)[1], [GpuState::InUse, GpuState::Hung]);
+    both(&mut tester, 120.0, [[WORKS; 2]; 2]);
+    assert_eq!(states(&tester), [vec![GpuState::InUse; 2], vec![GpuState::InUse; 2]]);
+}
+
+#[test]
+fn a_job_that_was_never_seen_at_work_hangs_on_both_hosts() {
+    let mut tester = across();
+    both(&mut tester, 1500.0, [[SPINS; 2]; 2]);
+    assert_eq!(tester.firing(), [("stuck-spin-suspect", "warn")]);
+    assert_eq!(tester.finding("stuck-spin-suspect").hosts.len(), 2);
+    assert_eq!(states(&tester), [vec![GpuState::Hung; 2], vec![GpuState::Hung; 2]]);
+}
+
+#[test]
+fn the_gpu_of_a_missing_rank_hangs_on_its_host() {
+    let mut tester = across();
+    both(&mut tester, 900.0, [[WORKS; 2]; 2]);
+    both(&mut tester, 330.0, [[SPINS; 2], [SPINS, IDLES]]);
+    assert_eq!(states(&tester), [vec![GpuState::Hung; 2], vec![GpuState::Hung; 2]]);
+    assert_eq!(tester.finding("missing-rank").gpus.len(), 4);
+}
+
+#[test]
+fn memory_that_lies_idle_ranks_behind_a_job_that_hangs() {
+    let mut tester = RuleTester::new(gpus(0..3));
+    let notebook = || {
+        let mut notebook = process(9, "python -m ipykernel_launcher -f k.json", &[(2, 60)]);
+        notebook.reading.cpu_percent = Some(0.1);
+        notebook
+    };
+    let sample = |tester: &mut RuleTester, (utilization, watts, memory): (u8, f32, u8)| TestSample {
+        gpus: vec![
+            tester.gpu(utilization, watts, memory, 70),
+            tester.gpu(utilization, watts, memory, 70),
+            tester.gpu(0, 70.0, 0, 60),
+        ],
+        processes: vec![process(7, "python train.py", &[(0, 70), (1, 70)]), notebook()],
+    };
+    tester.interval = 30.0;
+    tester.run(12.2 * 3600.0, |tester, _| sample(tester, WORKS));
+    assert_eq!(tester.firing(), [("idle-hog", "crit")]);
+    tester.run(420.0, |tester, _| sample(tester, SPINS));
+    assert_eq!(tester.firing(), [("stuck-spin", "warn"), ("idle-hog", "crit")]);
 }
 
 #[test]

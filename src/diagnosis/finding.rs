@@ -138,6 +138,8 @@ pub struct Finding {
     pub gpus: Vec<FindingGpu>,
     /// The job concerned.
     pub job: Option<JobKey>,
+    /// The parts of a distributed job on other hosts, which have no finding of their own for this rule.
+    pub peer_jobs: Vec<(HostId, JobKey)>,
     /// The processes concerned.
     pub processes: Vec<FindingProcess>,
     /// The owner of the processes.
@@ -193,6 +195,39 @@ impl Finding {
             && !self.is_frozen
     }
 
+    /// The severity by which findings are sorted. Nobody waits for memory that lies idle, however long: a critical
+    /// idle-hog ranks as a warning, after the jobs that hang.
+    pub fn rank_severity(&self) -> Severity {
+        if self.rule == RuleId::IdleHog { self.severity.min(Severity::Warn) } else { self.severity }
+    }
+
+    /// Whether the finding is about this job, or about a distributed job with this part.
+    pub fn concerns_job(&self, host: HostId, job: &JobKey) -> bool {
+        (self.hosts.iter().any(|(id, _)| *id == host) && self.job.as_ref() == Some(job))
+            || self.peer_jobs.iter().any(|(id, peer)| *id == host && peer == job)
+    }
+
+    /// Adds the part of a distributed job on another host: its name, its job and the GPUs concerned.
+    pub(super) fn add_peer(&mut self, host: HostId, name: &SafeText, job: &JobKey, gpus: &[FindingGpu]) {
+        if !self.hosts.iter().any(|(id, _)| *id == host) {
+            self.hosts.push((host, name.clone()));
+        }
+        if !self.peer_jobs.iter().any(|(id, _)| *id == host) {
+            self.peer_jobs.push((host, job.clone()));
+        }
+        for gpu in gpus.iter().filter(|gpu| gpu.host == host) {
+            if !self.gpus.iter().any(|known| (known.host, known.position) == (host, gpu.position)) {
+                self.gpus.push(gpu.clone());
+            }
+        }
+    }
+
+    /// Sets how long the condition has held.
+    #[cfg(test)]
+    pub(crate) fn set_lasted(&mut self, lasted: Duration) {
+        self.lasted = lasted;
+    }
+
     /// A pending finding without details.
     pub(crate) fn blank(rule: RuleId, host: HostId, now: Moment) -> Self {
         Self {
@@ -210,6 +245,7 @@ impl Finding {
             hosts: Vec::new(),
             gpus: Vec::new(),
             job: None,
+            peer_jobs: Vec::new(),
             processes: Vec::new(),
             user: None,
             is_mine: false,

@@ -35,11 +35,7 @@ impl<'a> RuleContext<'a> {
     }
 
     pub(super) fn finding_gpus(&self, positions: impl IntoIterator<Item = usize>) -> Vec<FindingGpu> {
-        let gpu = |position: usize| {
-            let info = self.host.gpu_info(position)?;
-            Some(FindingGpu { host: self.host.id, position, index: info.index, uuid: info.uuid.clone() })
-        };
-        positions.into_iter().filter_map(gpu).collect()
+        positions.into_iter().filter_map(|position| finding_gpu(self.host, position)).collect()
     }
 
     pub(super) fn finding_process(&self, process: &ProcessTrack) -> FindingProcess {
@@ -101,6 +97,12 @@ impl<'a> RuleContext<'a> {
     }
 }
 
+/// One GPU of a finding; `None` if the host has no GPU at this position.
+pub(super) fn finding_gpu(host: &Host, position: usize) -> Option<FindingGpu> {
+    let info = host.gpu_info(position)?;
+    Some(FindingGpu { host: host.id, position, index: info.index, uuid: info.uuid.clone() })
+}
+
 /// The other hosts of a distributed job.
 #[derive(Clone, Copy)]
 pub(super) struct PeerHosts<'a> {
@@ -127,11 +129,6 @@ impl<'a> PeerHosts<'a> {
             let job = diagnosis.jobs.iter().find(|job| job.key == *key)?;
             Some(JobPart { host: *host, name: self.fleet.host(*host)?.name(), diagnosis, job })
         })
-    }
-
-    /// The ids and names of the hosts of [`Self::parts`].
-    pub(super) fn names(self, job: &JobTrack, here: HostId) -> Vec<(HostId, SafeText)> {
-        self.parts(job, here).map(|part| (part.host, part.name.clone())).collect()
     }
 
     /// Whether the parts were matched by user and command only, not by a Slurm job.

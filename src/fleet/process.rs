@@ -170,10 +170,10 @@ impl ProcessTrouble {
     /// The urgency, lowest first; `None` if the condition is not a fault.
     pub(super) fn rank(self) -> Option<u8> {
         match self {
-            Self::MemoryNotReleased => Some(2),
-            Self::Zombie => Some(3),
-            Self::Stopped | Self::Traced => Some(4),
-            Self::DiskWait => Some(5),
+            Self::MemoryNotReleased => Some(3),
+            Self::Zombie => Some(4),
+            Self::Stopped | Self::Traced => Some(5),
+            Self::DiskWait => Some(6),
             Self::Hidden => None,
         }
     }

@@ -198,6 +198,9 @@ pub struct Row {
 }
 
 impl Row {
+    /// The urgency of a warning that a job is stuck: after faulty GPUs and before the troubles of single processes.
+    pub const STUCK_WARNING_RANK: u8 = 2;
+
     /// The urgency of the row, lowest first; `None` if nothing is wrong. A hang has the urgency of its finding, which
     /// `diagnosis` knows.
     pub fn trouble_rank(&self) -> Option<u8> {

@@ -356,7 +356,11 @@ impl JsonTransition {
             confidence: finding.map(|finding| finding.confidence.word()),
             notify: transition.notify,
             reminder: transition.is_reminder,
-            gpus: finding.iter().flat_map(|finding| &finding.gpus).map(|gpu| gpu.index).collect(),
+            gpus: finding
+                .iter()
+                .flat_map(|finding| finding.gpus.iter().filter(|gpu| gpu.host == finding.host))
+                .map(|gpu| gpu.index)
+                .collect(),
             pids: finding.iter().flat_map(|finding| &finding.processes).map(|process| process.key.pid).collect(),
             user: finding.and_then(|finding| finding.user.clone()),
             sentence: transition.sentence.clone(),

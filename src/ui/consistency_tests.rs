@@ -3,11 +3,12 @@
 use super::testing::{cells_at, lines, text};
 use super::theme::Theme;
 use crate::app::testing::{
-    LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, snapshot, update,
+    LATER, NOW, app, app_with_hung_jobs, at, connecting, hello, host_states, inventory, press, report, snapshot, update,
 };
 use crate::app::{App, Event, View};
 use crate::diagnosis::Severity;
 use crate::fleet::{GpuState, HostId, HostUpdate, LinkError, LinkErrorKind};
+use crate::sim::builder::{self, ProcessSample};
 use crate::wire::{GpuColumns, GpuReading};
 use ratatui::style::Style;
 
@@ -95,6 +96,66 @@ fn a_hang_has_the_same_severity_in_every_view() {
         // Headings of columns are dim.
         let styles: Vec<_> = styles.iter().filter(|style| style.fg != theme.dim.fg).collect();
         assert!(styles.iter().all(|style| style.fg == colour), "{keys}: {styles:?}, {colour:?}");
+    }
+}
+
+/// A job of two GPUs on each of two hosts, without Slurm: it works, and then hangs.
+fn app_with_distributed_hang(size: (u16, u16)) -> App {
+    let mut app = connecting(&["hgx-01".into(), "hgx-02".into()], size);
+    for host in 0..2 {
+        update(&mut app, host, HostUpdate::Hello(Box::new(hello())), 0);
+        update(&mut app, host, HostUpdate::Inventory(Box::new(inventory(2))), 0);
+    }
+    let rank = |host: u32, gpu: u16| {
+        let pid = 5001 + host * 100 + u32::from(gpu);
+        let mut rank = ProcessSample::new(pid, ("dmitri", 1003), "python -u big.py --zero 3", &[(gpu, 62)])
+            .under(5000 + host * 100, "torchrun --nnodes 2 --nproc_per_node 2 big.py --zero 3")
+            .under(400, "-bash");
+        rank.facts.start_unix_seconds = Some(1_762_990_000);
+        rank.gpus[0].sm_percent = Some(100);
+        rank
+    };
+    for seconds in (0..=LATER).step_by(5) {
+        let hangs = seconds > 800;
+        let reading = GpuReading {
+            utilization_percent: Some(if hangs { 100 } else { 97 - (seconds / 5 % 3) as u8 }),
+            memory_utilization_percent: Some(if hangs { 0 } else { 40 }),
+            memory_used_bytes: Some(62 << 30),
+            power_watts: Some(if hangs { 108.0 } else { 600.0 + (seconds % 20) as f32 }),
+            ..GpuReading::default()
+        };
+        for host in 0..2 {
+            let snapshot = crate::wire::Snapshot {
+                sequence: seconds / 5 + 1,
+                monotonic_seconds: seconds as f64,
+                interval_seconds: Some(5.0),
+                ..builder::snapshot(&vec![reading.clone(); 2], &[rank(host as u32, 0), rank(host as u32, 1)])
+            };
+            update(&mut app, host, HostUpdate::Snapshot(Box::new(snapshot)), seconds);
+        }
+        app.update(Event::Ticked, at(seconds));
+    }
+    app.refresh_derived_state();
+    app
+}
+
+#[test]
+fn a_job_that_hangs_on_two_hosts_is_marked_on_both() {
+    for size in [(80, 24), (120, 40)] {
+        let app = app_with_distributed_hang(size);
+        let hangs: Vec<_> = app.findings().list().iter().filter(|one| one.rule.is_hang_at_low_power()).collect();
+        let [hang] = hangs[..] else { panic!("{hangs:?}") };
+        assert_eq!((hang.severity, hang.hosts.len()), (Severity::Crit, 2));
+        let colour = Theme::new(app.settings).crit.fg;
+        let rows = lines(&cells_at(&app, size, LATER));
+        let shown = |words: &str| styles_of(&app, size, words).into_iter().filter(|one| one.fg == colour).count();
+        assert_eq!(shown("hung? 11m"), 6, "four GPUs and two rows: {}", rows.join("\n"));
+        for host in &app.fleet().hosts()[..2] {
+            let summary = app.host_summary(host).expect("a summary");
+            assert!(summary.gpus.iter().all(|gpu| gpu.state == GpuState::Hung && gpu.severity == Some(Severity::Crit)));
+            let has_row = |line: &String| line.contains(host.name().as_str()) && line.contains("hung? 11m");
+            assert!(rows.iter().any(has_row), "{}", rows.join("\n"));
+        }
     }
 }
 

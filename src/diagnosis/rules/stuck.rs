@@ -5,8 +5,8 @@
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::finding::{FindingDetails, FindingTarget};
-use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, gibibytes};
+use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
+use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, finding_gpu, gibibytes};
 use crate::diagnosis::track::{
     Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN,
 };
@@ -530,8 +530,15 @@ fn stuck_details(
     let details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
     let mut details = details.with_figures(watts_text(stuck));
     details.gpus = context.finding_gpus(stuck.iter().map(|spinning| spinning.position));
-    details.hosts = context.peers.names(job, context.host.id);
     details
+}
+
+/// Idle ranks on another host.
+struct MissingPart {
+    host_name: String,
+    gpus: Vec<FindingGpu>,
+    /// The command that shows the stack of a process.
+    dump: String,
 }
 
 /// Idle ranks that other ranks wait for.
@@ -539,8 +546,7 @@ fn stuck_details(
 struct MissingRanks {
     /// The positions of their GPUs on this host.
     here: Vec<usize>,
-    /// The other hosts: name, indexes of the GPUs, and the command that shows the stack of a process.
-    there: Vec<(String, Vec<u32>, String)>,
+    there: Vec<MissingPart>,
     /// The largest amount of memory held.
     memory_bytes: u64,
     /// The time for which all of them have been idle.
@@ -551,7 +557,7 @@ struct MissingRanks {
 
 impl MissingRanks {
     fn count(&self) -> usize {
-        self.here.len() + self.there.iter().map(|(_, gpus, _)| gpus.len()).sum::<usize>()
+        self.here.len() + self.there.iter().map(|part| part.gpus.len()).sum::<usize>()
     }
 
     fn add(&mut self, run: Run, memory: u64) {
@@ -584,20 +590,21 @@ fn missing_ranks(context: &RuleContext, job: &JobTrack) -> MissingRanks {
         }
     }
     for part in parts.iter().filter(|part| part.diagnosis.is_recent(context.sample_time.t)) {
-        let mut indexes = Vec::new();
+        let host = context.peers.fleet.host(part.host);
+        let mut gpus = Vec::new();
         for gpu in &part.job.gpus {
             let track = part.diagnosis.gpus.get(gpu.position);
             if let Some((run, memory)) = idle(gpu, track) {
-                indexes.extend(track.map(|track| track.index));
+                gpus.extend(host.and_then(|host| finding_gpu(host, gpu.position)));
                 missing.add(run, memory);
             }
         }
-        if !indexes.is_empty() {
+        if !gpus.is_empty() {
             let pid = part.job.members.first().and_then(|first| part.diagnosis.processes.get(*first));
-            let ssh = context.peers.fleet.host(part.host).and_then(|host| host.config.ssh_line());
+            let ssh = host.and_then(|host| host.config.ssh_line());
             let ssh = ssh.map_or_else(String::new, |line| format!("{line} "));
             let dump = format!("{ssh}py-spy dump --pid {}", pid.map_or(0, |process| process.key.pid));
-            missing.there.push((part.name.to_string(), indexes, dump));
+            missing.there.push(MissingPart { host_name: part.name.to_string(), gpus, dump });
         }
     }
     missing
@@ -616,12 +623,10 @@ fn missing_rank_details(
     if !missing.here.is_empty() {
         places.push(format!("{} on {}", context.format_gpus(missing.here.iter().copied()), context.host.name()));
     }
-    places.extend(
-        missing
-            .there
-            .iter()
-            .map(|(host, gpus, _)| format!("{} on {host}", format_gpu_list(gpus, GpuListStyle::Ranges))),
-    );
+    places.extend(missing.there.iter().map(|part| {
+        let indexes: Vec<u32> = part.gpus.iter().map(|gpu| gpu.index).collect();
+        format!("{} on {}", format_gpu_list(&indexes, GpuListStyle::Ranges), part.host_name)
+    }));
     let likely = if context.peers.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(
         "the {} on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {}{at} in {}",
@@ -635,14 +640,14 @@ fn missing_rank_details(
     let is_missing = |process: &&ProcessTrack| process.positions.iter().any(|position| missing.here.contains(position));
     let next = match (context.members(job).find(is_missing), missing.there.first()) {
         (Some(process), _) => format!("py-spy dump --pid {}", process.key.pid),
-        (None, Some((_, _, dump))) => dump.clone(),
+        (None, Some(part)) => part.dump.clone(),
         (None, None) => format!("py-spy dump --pid {}", context.first_pid(job)),
     };
     let figures = format!("{}, {} held", places.join(" and "), gibibytes(missing.memory_bytes));
     let mut details = context.job_details(job, sentence, next).with_figures(figures);
     details.gpus =
         context.finding_gpus(missing.here.iter().copied().chain(stuck.iter().map(|spinning| spinning.position)));
-    details.hosts = context.peers.names(job, context.host.id);
+    details.gpus.extend(missing.there.iter().flat_map(|part| part.gpus.iter().cloned()));
     details
 }
 

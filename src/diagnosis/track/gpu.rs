@@ -145,6 +145,11 @@ impl GpuTrack {
         Some(self.max_limit.filter(|most| limit < CAPPED_SHARE * most).unwrap_or(limit))
     }
 
+    /// Whether the GPU does no work now: it spins at low power or is idle.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.spin_run.is_some() || self.still_run.is_some() || self.idle_run.is_some()
+    }
+
     /// Updates the track with one sample.
     pub(crate) fn update(
         &mut self,
