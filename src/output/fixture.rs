@@ -41,12 +41,13 @@ pub(super) fn with_report(check: impl FnOnce(&Report<'_>)) {
         HostId(4) => vec![(GpuState::Unknown, None)],
         _ => Vec::new(),
     };
-    let (hang, watched) = findings();
-    check(&Report { fleet: &fleet(), states: &states, findings: &[&hang, &watched], now: moment(0.5) });
+    let (hang, suspicion, watched) = findings();
+    let findings = [&hang, &suspicion, &watched];
+    check(&Report { fleet: &fleet(), states: &states, findings: &findings, now: moment(0.5) });
 }
 
-/// A firing finding and a pending one.
-fn findings() -> (Finding, Finding) {
+/// A firing finding, a suspicion and another pending finding.
+fn findings() -> (Finding, Finding, Finding) {
     let mut hang = hang();
     (hang.since, hang.fired_at, hang.updated) = (moment(-1080.0), Some(moment(-780.0)), moment(0.0));
     let mut watched = hang.clone();
@@ -54,7 +55,14 @@ fn findings() -> (Finding, Finding) {
     (watched.rule, watched.severity, watched.phase) = (RuleId::IdleHog, Severity::Info, FindingPhase::Pending);
     (watched.fired_at, watched.due) = (None, Some(moment(1800.0)));
     watched.sentence = "GPU 3 idle > 30 min with 12 GiB held".into();
-    (hang, watched)
+    let mut suspicion = hang.clone();
+    suspicion.id = "stuck-spin/hgx-01/launcher:2028".into();
+    (suspicion.severity, suspicion.phase, suspicion.since) = (Severity::Warn, FindingPhase::Pending, moment(-90.0));
+    (suspicion.fired_at, suspicion.due) = (None, Some(moment(210.0)));
+    suspicion.gpus.truncate(1);
+    suspicion.set_lasted(Duration::from_secs(90));
+    suspicion.sentence = "GPU 0 reads 100 % busy for 90 s but draws 104 W of 700 W: train.py looks hung".into();
+    (hang, suspicion, watched)
 }
 
 fn fleet() -> Fleet {

@@ -301,6 +301,8 @@ pub struct JsonGpu {
     pub state: &'static str,
     /// Since when the GPU has been in this state, RFC 3339.
     pub state_since: Option<String>,
+    /// Since when its job has looked stuck, while that is only a suspicion, RFC 3339.
+    pub suspected_since: Option<String>,
     /// The error of the device; its readings are then `null`.
     pub error: Option<JsonGpuError>,
     /// Share of time in which a kernel ran, percent.
@@ -361,6 +363,7 @@ impl JsonGpu {
             mig_enabled: info.mig_enabled,
             state: gpu.state.json_word(),
             state_since: gpu.since.and_then(rfc3339),
+            suspected_since: gpu.suspected_since.and_then(rfc3339),
             error: reading.error.as_ref().map(device_error),
             utilization_percent: reading.utilization_percent,
             memory_utilization_percent: reading.memory_utilization_percent,
@@ -489,6 +492,8 @@ pub struct JsonFinding {
     pub confidence: &'static str,
     /// `pending`, `firing` or `resolving`.
     pub phase: &'static str,
+    /// Whether the finding is a suspicion: pending, about a job that looks stuck, and shown as `stuck?` on the screen.
+    pub suspicion: bool,
     /// When its condition began to hold, RFC 3339.
     pub since: Option<String>,
     /// How long the condition has held.
@@ -569,6 +574,7 @@ impl JsonFinding {
             severity: finding.severity.word(),
             confidence: finding.confidence.word(),
             phase: finding.phase.word(),
+            suspicion: finding.is_suspicion(),
             since: rfc3339(finding.since),
             lasted_seconds: rounded(finding.lasted(now)),
             at_least: finding.at_least,
@@ -664,6 +670,13 @@ mod tests {
         assert_eq!(host["gpus"][1]["state"], Value::from("hung"));
         assert_eq!(host["gpus"][1]["state_since"], Value::from("2026-05-04T11:42:00Z"));
         assert_eq!(host["gpus"][2]["error"]["kind"], Value::from("gpu_lost"));
+        let suspected = |gpu: usize| host["gpus"][gpu]["suspected_since"].as_str();
+        assert_eq!([suspected(0), suspected(1)], [Some("2026-05-04T11:58:30Z"), None], "a hang is no suspicion");
+        let suspicions = |report: &Value| {
+            let findings = report["findings"].as_array().expect("findings");
+            findings.iter().map(|one| one["suspicion"].as_bool().expect("a boolean")).collect::<Vec<_>>()
+        };
+        assert_eq!(suspicions(&report), [false, true, false]);
         assert_eq!(report["hosts"][1]["gpu_error"]["kind"], Value::from("version_mismatch"));
         assert_eq!(report["hosts"][2]["error"]["kind"], Value::from("refused"));
         assert_eq!(report["hosts"][2]["age_seconds"], Value::Null);

@@ -1,6 +1,6 @@
 //! The data of a report: the fleet with GPU states and findings at one moment.
 
-use crate::diagnosis::{Finding, FindingPhase, Severity};
+use crate::diagnosis::{Finding, FindingGpu, FindingPhase, Severity};
 use crate::fleet::{Fleet, GpuState, Host, HostId, Link, Moment, Process};
 use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
@@ -30,7 +30,11 @@ impl Report<'_> {
                     && finding.gpus.iter().any(|gpu| gpu.host == host.id && gpu.position == position)
             };
             let severity = self.findings.iter().filter(about_it).map(|finding| finding.severity).max();
-            GpuView { info, reading, health: host.gpu_health(position), state, since, severity }
+            let is_on_it = |gpu: &FindingGpu| gpu.host == host.id && gpu.position == position;
+            let suspicions = self.findings.iter().filter(|one| one.is_suspicion() && one.gpus.iter().any(is_on_it));
+            // Hung and faulty GPUs are beyond a suspicion.
+            let suspected_since = suspicions.map(|one| one.since).min().filter(|_| state == GpuState::InUse);
+            GpuView { info, reading, health: host.gpu_health(position), state, since, suspected_since, severity }
         };
         host.gpus().enumerate().map(view).collect()
     }
@@ -58,6 +62,8 @@ pub(super) struct GpuView<'a> {
     pub(super) health: Option<&'a GpuHealth>,
     pub(super) state: GpuState,
     pub(super) since: Option<Moment>,
+    /// Since when its job has looked stuck, while that is only a suspicion.
+    pub(super) suspected_since: Option<Moment>,
     /// The severity of the findings about the progress of its job.
     pub(super) severity: Option<Severity>,
 }

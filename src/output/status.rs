@@ -70,13 +70,18 @@ fn findings(report: &Report<'_>, paint: Paint) -> String {
 }
 
 fn finding_cells(finding: &Finding) -> Vec<Cell> {
-    let is_dim = finding.phase == FindingPhase::Pending || finding.snoozed.is_some();
-    let tone = if is_dim { Tone::Dim } else { severity_tone(finding.severity) };
+    let is_dim = finding.phase == FindingPhase::Pending && !finding.is_suspicion() || finding.snoozed.is_some();
+    let tone = match is_dim {
+        true => Tone::Dim,
+        false if finding.is_suspicion() => Tone::Warn,
+        false => severity_tone(finding.severity),
+    };
     let hosts = match &finding.hosts[..] {
         [(_, first), rest @ ..] if !rest.is_empty() => format!("{first} +{}", rest.len()),
         _ => finding.hosts.first().map(|(_, name)| name.to_string()).unwrap_or_default(),
     };
     let lead = match finding.phase {
+        FindingPhase::Pending if finding.is_suspicion() => "stuck? ",
         FindingPhase::Pending => "watched: ",
         FindingPhase::Resolving => "seems ended: ",
         FindingPhase::Firing | FindingPhase::Clear if finding.snoozed.is_some() => "snoozed: ",
@@ -263,6 +268,9 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec
 }
 
 fn state_text(gpu: &GpuView<'_>, now: Moment) -> String {
+    if let Some(since) = gpu.suspected_since {
+        return format!("stuck? {}", duration(now.since(since), DurationStyle::Column));
+    }
     let lasts = matches!(gpu.state, GpuState::Fault | GpuState::Hung | GpuState::Idle | GpuState::Waiting);
     match gpu.since.map(|since| now.since(since)) {
         Some(time) if lasts && time >= Duration::from_secs(60) => {
@@ -276,6 +284,7 @@ fn state_tone(gpu: &GpuView<'_>) -> Tone {
     match gpu.state {
         GpuState::Fault => Tone::Critical,
         GpuState::Hung => gpu.severity.map_or(Tone::Warn, severity_tone),
+        GpuState::InUse if gpu.suspected_since.is_some() => Tone::Warn,
         GpuState::InUse => Tone::Busy,
         GpuState::Unknown | GpuState::Free | GpuState::Unused => Tone::Dim,
         GpuState::Waiting | GpuState::Idle => Tone::Plain,
