@@ -12,7 +12,7 @@ const SEPARATE_BYTES: i32 = 256 << 10;
 /// The unused bytes at the end of the heap that are kept for the next frame.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const SPARE_BYTES: i32 = 1 << 20;
-/// The seconds after which unused pages are returned. It takes less than a millisecond.
+/// The seconds after which unused pages are returned. With 40 MiB in 10,000 pieces it takes up to 15 ms.
 const RELEASE_SECONDS: u32 = 60;
 
 /// Sets up the allocator. To be called before the first thread starts.
@@ -53,7 +53,8 @@ impl MemoryRelease {
     }
 }
 
-#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod tests {
     use super::*;
     use std::process::Command;

@@ -177,7 +177,7 @@ fn new_processes(machine: &Machine, number: u64) -> Vec<HostUpdate> {
 
 fn new_processes_of_a_failing_driver(machine: &Machine, number: u64) -> Vec<HostUpdate> {
     let mut snapshot = machine.snapshot(&[0; 8].map(|_| reading(90, 40)), &many_processes(number));
-    snapshot.driver_error = (number % 2 == 0).then(|| DriverError {
+    snapshot.driver_error = number.is_multiple_of(2).then(|| DriverError {
         kind: DriverErrorKind::Blocked,
         code: None,
         message: "no answer".into(),
