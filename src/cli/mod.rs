@@ -38,6 +38,8 @@ mod extreme_numbers_tests;
 mod memory_tests;
 #[cfg(test)]
 mod schema_tests;
+#[cfg(test)]
+mod upgrade_tests;
 
 pub use dispatch::run;
 pub use exit::{CommandError, ExitSignals, print};

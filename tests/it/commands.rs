@@ -35,7 +35,7 @@ impl Home {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpufleet"));
+        let mut command = Command::new(crate::lab::program());
         command.args(arguments).env_clear().env("HOME", self.path()).current_dir(self.path()).stdin(Stdio::null());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
@@ -498,7 +498,7 @@ fn free_wait_ends_when_a_gpu_becomes_free() {
     });
     lab.hosts[0].driver.set(&devices(&[gpu_with(0, &busy)]));
     let hosts = lab.hosts_toml("");
-    let child = Command::new(env!("CARGO_BIN_EXE_gpufleet"))
+    let child = Command::new(crate::lab::program())
         .args(["free", "--wait", "--timeout", "0.5", &hosts])
         .env_remove("SSH_AUTH_SOCK")
         .stdin(Stdio::null())
