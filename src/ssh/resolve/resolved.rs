@@ -17,7 +17,6 @@ const KEEPALIVE: (Duration, u32) = (Duration::from_secs(15), 3);
 
 /// Every setting that a connection needs: from hosts.toml, else from the ssh configuration, else the default.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is one yes-or-no setting of ssh_config")]
 pub(in crate::ssh) struct Resolved {
     /// `HostName`: the name to look up.
     pub(in crate::ssh) hostname: String,
