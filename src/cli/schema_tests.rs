@@ -106,7 +106,7 @@ fn describe(properties: &mut Value, example: &str) {
     }
 }
 
-fn object(properties: Value) -> Value {
+fn object(properties: &Value) -> Value {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
@@ -147,7 +147,7 @@ fn hosts() -> Value {
     describe(&mut host, HOSTS_EXAMPLE);
     let mut defaults = host.clone();
     defaults.as_object_mut().expect("an object").remove("name");
-    let mut section = object(host);
+    let mut section = object(&host);
     section["required"] = json!(["name"]);
     let mut notifications = json!({
         "bell": { "type": "boolean" },
@@ -160,18 +160,18 @@ fn hosts() -> Value {
     let mut definitions: Map<String, Value> = RULES.iter().map(|rule| ((*rule).to_owned(), rule_table(rule))).collect();
     definitions.insert("diagnosis".to_owned(), diagnosis(&[]));
     let tables = json!({ "type": "object", "additionalProperties": { "$ref": "#/$defs/diagnosis" } });
-    let signals = object(json!({ "signals": choice(&["none", "own", "all"]) }));
+    let signals = object(&json!({ "signals": choice(&["none", "own", "all"]) }));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
         "additionalProperties": false,
         "required": ["hosts"],
         "properties": {
-            "defaults": object(defaults),
+            "defaults": object(&defaults),
             "hosts": { "type": "array", "minItems": 1, "items": section },
             "diagnosis": diagnosis(&[("tag", tables)]),
             "tag": { "type": "object", "additionalProperties": signals },
-            "notifications": object(notifications),
+            "notifications": object(&notifications),
         },
         "$defs": definitions,
     })
@@ -191,7 +191,7 @@ fn diagnosis(more: &[(&str, Value)]) -> Value {
     for (key, value) in more {
         properties[*key] = value.clone();
     }
-    object(properties)
+    object(&properties)
 }
 
 /// `true` or `false`, or the thresholds of a rule.
@@ -199,7 +199,7 @@ fn rule_table(rule: &str) -> Value {
     let parameters = PARAMETERS.iter().filter(|parameter| parameter.rule == rule);
     let parameters: Map<String, Value> =
         parameters.map(|parameter| (parameter.key.to_owned(), threshold(parameter))).collect();
-    json!({ "anyOf": [{ "type": "boolean" }, object(parameters.into())] })
+    json!({ "anyOf": [{ "type": "boolean" }, object(&parameters.into())] })
 }
 
 fn threshold(parameter: &Parameter) -> Value {
@@ -237,10 +237,10 @@ fn settings() -> Value {
         "readonly": { "type": "boolean" },
         "density": choice(&Density::ALL.map(Density::word)),
         "note": { "type": "string" },
-        "keys": object(actions.into()),
+        "keys": object(&actions.into()),
     });
     describe(&mut properties, SETTINGS_EXAMPLE);
-    let mut schema = object(properties);
+    let mut schema = object(&properties);
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     schema
 }

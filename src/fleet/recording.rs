@@ -26,6 +26,7 @@ pub const RECORDING_VERSION: u32 = 1;
 
 /// One line of a recording.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "all lines but the first are of the large variant")]
 pub enum Line {
     /// The first line.
     Start {
