@@ -250,10 +250,11 @@ impl Findings {
             let is_stuck = finding.rule.info().topic == RuleTopic::StuckJob;
             match (finding.phase, finding.rank_severity()) {
                 _ if finding.is_suspicion() => Some(Row::STUCK_WARNING_RANK),
-                (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
+                (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 3),
                 (_, Severity::Crit) => Some(CRIT_RANK + u8::from(!is_stuck)),
-                (_, Severity::Warn) => Some(if is_stuck { Row::STUCK_WARNING_RANK } else { WARN_RANK }),
-                (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 1),
+                (_, Severity::Warn) if is_stuck => Some(Row::STUCK_WARNING_RANK),
+                (_, Severity::Warn) => Some(WARN_RANK + u8::from(finding.severity == Severity::Warn)),
+                (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
             }
         };
         if self.list.is_empty() {
@@ -291,7 +292,7 @@ pub(super) fn is_hang_rule(rule: RuleId) -> bool {
     matches!(rule, RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank | RuleId::JobStalled)
 }
 
-/// Returns the text of the STATE column for a rule, or `None` if the rule is not about a process or job.
+/// Returns the text of the STATE column for a rule, or `None` if the rule is not about work or its GPU.
 fn state_label(rule: RuleId) -> Option<&'static str> {
     Some(match rule {
         RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank => "hung?",
@@ -305,6 +306,10 @@ fn state_label(rule: RuleId) -> Option<&'static str> {
         RuleId::LogSilent => "log silent",
         RuleId::GpuMemPressure => "memory full",
         RuleId::GpuMemLeak => "leak",
+        RuleId::RendezvousStuck => "not begun",
+        RuleId::ThermalThrottle | RuleId::Temperature => "hot",
+        RuleId::PowerBrake | RuleId::ClockStuck => "slow clock",
+        RuleId::PcieDegraded => "slow PCIe",
         _ => return None,
     })
 }
@@ -334,11 +339,12 @@ mod tests {
             firing(RuleId::GpuMemPressure, Severity::Crit),
             firing(RuleId::StuckSpin, Severity::Warn),
             firing(RuleId::IdleHog, Severity::Crit),
+            firing(RuleId::IdleHog, Severity::Warn),
             firing(RuleId::StuckSpin, Severity::Info),
         ];
         assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]), "{ranks:?}");
         assert_eq!(firing(RuleId::DstateHang, Severity::Warn), ranks[2]);
-        assert_eq!(firing(RuleId::IdleHog, Severity::Warn), ranks[3]);
+        assert_eq!(firing(RuleId::ThermalThrottle, Severity::Warn), ranks[4]);
         assert_eq!(rank(RuleId::StuckSpin, Severity::Warn, FindingPhase::Pending), Some(ranks[2]), "a suspicion");
         assert_eq!(rank(RuleId::IdleHog, Severity::Warn, FindingPhase::Pending), None);
         assert_eq!(Row::STUCK_WARNING_RANK, ranks[2]);

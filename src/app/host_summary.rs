@@ -88,6 +88,11 @@ impl GpuSummary {
         self.suspected_since.filter(|_| self.state == GpuState::InUse && self.reading.error.is_none())
     }
 
+    /// Returns whether the job on the GPU hangs or may hang: its utilization is no work.
+    pub fn looks_stuck(&self) -> bool {
+        self.state == GpuState::Hung || self.suspected().is_some()
+    }
+
     /// Returns the upper end of a temperature chart: the slowdown temperature or [`CHART_MAX_CELSIUS`].
     pub fn chart_max_celsius(&self) -> f32 {
         self.slowdown_celsius.map_or(CHART_MAX_CELSIUS, |celsius| celsius as f32)

@@ -154,10 +154,10 @@ fn fill(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Sca
 
 /// Draws the last points of a series into one row, two per column, the newest at the right. The highest column leaves a gap
 /// of three eighths to the row above: the rows of a list of busy jobs would merge into one block.
-pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, points: &[Option<f32>]) {
+pub(super) fn sparkline(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], style: Style) {
     let theme = canvas.theme;
-    let shown = points.len().min(usize::from(width) * 2) / 2 * 2;
-    let start = x + width - (shown / 2) as u16;
+    let shown = points.len().min(usize::from(area.width) * 2) / 2 * 2;
+    let start = area.right() - (shown / 2) as u16;
     for (at, pair) in (start..).zip(points[points.len() - shown..].chunks(2)) {
         let known = || pair.iter().flatten();
         let count = known().count();
@@ -165,7 +165,7 @@ pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, poi
             let mean = known().sum::<f32>() / count as f32;
             let steps = theme.glyphs.sparkline;
             let step = (mean / 100.0 * steps.len() as f32) as usize;
-            canvas.text(at, y, 1, steps[step.min(steps.len() - 1)], theme.busy);
+            canvas.text(at, area.y, 1, steps[step.min(steps.len() - 1)], style);
         }
     }
 }
@@ -212,7 +212,7 @@ mod tests {
                 .chain([Some(100.0), None, Some(250.0)])
                 .flat_map(|point| [point; 2])
                 .collect();
-            sparkline(&mut Canvas::new(&mut buffer, &theme), 0, 0, 9, &points);
+            sparkline(&mut Canvas::new(&mut buffer, &theme), Rect::new(0, 0, 9, 1), &points, theme.busy);
             assert_eq!(lines(&buffer), [expected]);
         }
     }

@@ -7,7 +7,7 @@ use crate::app::testing::{
 };
 use crate::app::{App, Event, View};
 use crate::diagnosis::Severity;
-use crate::fleet::{GpuState, HostId, HostUpdate, LinkError, LinkErrorKind};
+use crate::fleet::{GpuState, HostId, HostUpdate, LinkError, LinkErrorKind, ProcessTrouble, Row};
 use crate::sim::builder::{self, ProcessSample};
 use crate::wire::{GpuColumns, GpuReading};
 use ratatui::style::Style;
@@ -160,6 +160,36 @@ fn a_job_that_hangs_on_two_hosts_is_marked_on_both() {
 }
 
 #[test]
+fn the_utilization_of_a_stuck_job_is_not_drawn_as_work() {
+    let app = app_with_hung_jobs(6, SIZE);
+    let theme = Theme::new(app.settings);
+    let cells = cells_at(&app, SIZE, LATER);
+    let rows = lines(&cells);
+    for (command, style) in [("sft.py", theme.dim), ("pretrain.py", theme.busy)] {
+        let y = rows.iter().position(|line| line.contains(command)).unwrap_or_else(|| panic!("{}", rows.join("\n")));
+        let charts = (0..SIZE.0).map(|x| &cells[(x, y as u16)]).filter(|cell| cell.symbol() == "▅");
+        assert_eq!(charts.map(|cell| cell.fg).collect::<Vec<_>>(), [style.fg.expect("a colour"); 8], "{command}");
+    }
+}
+
+#[test]
+fn a_state_that_does_not_fit_loses_its_time_and_not_its_word() {
+    let app = app(1, 8, SIZE);
+    let row = app.rows().first().expect("a row");
+    let row = Row {
+        trouble: Some(ProcessTrouble::DiskWait),
+        trouble_since: Some(at(NOW - 300)),
+        state: None,
+        ..Row::clone(row)
+    };
+    let theme = Theme::new(app.settings);
+    let mut buffer = ratatui::buffer::Buffer::empty(ratatui::layout::Rect::new(0, 0, 1, 1));
+    let canvas = super::canvas::Canvas::new(&mut buffer, &theme);
+    let state = |width| super::list::state_text(&canvas, &row, &app, at(NOW), width).0;
+    assert_eq!((state(12).as_str(), state(9).as_str()), ("disk wait 5m", "disk wait"));
+}
+
+#[test]
 fn the_power_that_was_judged_is_shown() {
     let readings = |mean: Option<f32>, sensor: f32| {
         let reading = GpuReading {
@@ -201,10 +231,12 @@ fn a_signal_dialog_shows_the_findings_about_the_job() {
     assert!(screen.contains("findings   GPUs 4,5 read 100 % busy"), "{screen}");
     // Nothing is sent to a process of another user, and so nothing is verified.
     assert!(screen.contains("not your process") && !screen.contains("verifies"), "{screen}");
+    assert_eq!(screen.lines().last().map(str::trim), Some("Esc close"));
     press(&mut app, "\u{1b}/\u{1b}");
     press(&mut app, "/user:erika\nT");
     let screen = lines(&cells_at(&app, size, LATER)).join("\n");
     assert!(screen.contains("findings   none about it") && screen.contains("verifies"), "{screen}");
+    assert!(screen.lines().last().is_some_and(|line| line.contains("cancel")), "{screen}");
 }
 
 #[test]

@@ -321,7 +321,7 @@ fn draw_not_judged(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
 }
 
 /// The glyph of a finding, so that nothing depends on colour.
-fn glyph(finding: &Finding) -> &'static str {
+pub(super) fn glyph(finding: &Finding) -> &'static str {
     match finding.rule {
         RuleId::HostUnreachable => "x",
         RuleId::ThermalThrottle | RuleId::Temperature | RuleId::PowerBrake => "^",

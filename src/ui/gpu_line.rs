@@ -46,7 +46,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
     };
     let reading = &gpu.reading;
     let percent = reading.utilization_percent.map(|percent| short!("{percent}%"));
-    let is_stuck = gpu.state == GpuState::Hung || gpu.suspected().is_some();
+    let is_stuck = gpu.looks_stuck();
     // The utilisation of a stuck job says nothing, its power does.
     let percent = percent.filter(|_| !is_stuck || columns.power > 0).or_else(|| is_stuck.then(|| power(gpu, false)));
     draw_value(canvas, 1, columns.percent, &or_dash(percent.as_deref()), theme.plain);
@@ -65,7 +65,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
         canvas.right(x - 4, y, 4, &short!(" {}", degrees.as_str()), heat);
     }
     if columns.sparkline > 0 {
-        sparkline(canvas, line.right() - columns.sparkline, y, columns.sparkline, &gpu.sparkline);
+        let area = Rect { x: line.right() - columns.sparkline, width: columns.sparkline, ..line };
+        sparkline(canvas, area, &gpu.sparkline, theme.utilization_style(is_stuck));
     }
 }
 

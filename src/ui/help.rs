@@ -6,6 +6,7 @@ use super::format::{columns, short, truncate_start, wrap};
 use crate::app::help::{HelpDialog, HelpLine, HelpRow, Sign};
 use crate::app::list_filter::{FILTER_MEANING_INDENT, filter_help_area, filter_help_pages, filter_meaning_column};
 use crate::app::screen::help_columns;
+use crate::app::signals::Confirmation;
 use crate::app::{Action, App, FilterLine, Mode, View};
 use crate::fleet::{FILTER_SYNTAX, Link, Moment};
 use ratatui::layout::Rect;
@@ -32,6 +33,7 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
         .hints(app.mode())
         .filter(|(action, ..)| is_useful(*action, app))
         .map(|(action, keys, text)| (action, shown_keys(action, keys), text))
+        .map(|(action, keys, text)| (action, keys, if sends_nothing(app) { "close" } else { text }))
         .collect();
     if matches!(app.mode(), Mode::SortMenu | Mode::SignalMenu) {
         draw_menu(
@@ -176,6 +178,7 @@ fn filter_hints(canvas: &Canvas<'_>, app: &App, available: u16) -> Segments {
 fn is_useful(action: Action, app: &App) -> bool {
     match action {
         Action::OpenPrompts => app.prompts().count() > 0,
+        Action::Submit => !sends_nothing(app),
         Action::Interrupt | Action::Terminate | Action::Kill => !app.settings.is_readonly,
         Action::ShowAll => app.list_filter().is_active(),
         Action::UntagAll => !app.screen().list.tagged().is_empty(),
@@ -189,6 +192,12 @@ fn is_useful(action: Action, app: &App) -> bool {
         }
         _ => true,
     }
+}
+
+/// Returns whether the signal dialog can only be closed: its signal was sent, or must not be.
+fn sends_nothing(app: &App) -> bool {
+    let dialog = app.signals().dialog().filter(|_| app.mode() == Mode::SignalDialog);
+    dialog.is_some_and(|dialog| dialog.outcomes.is_some() || dialog.confirmation == Confirmation::Impossible)
 }
 
 /// Returns the first key of an action. To submit, all keys are pressed in turn: `yes Enter`.

@@ -438,7 +438,8 @@ fn draw_card(
     let series = SeriesKey::Gpu(position, metric.series());
     let points = chart::read_points(host.history(), series, columns, app.screen().span, now);
     let scale = Scale::for_gpu(canvas, metric, gpu, &points);
-    chart::draw(canvas, chart_area, &points, &scale, theme.busy);
+    let style = theme.utilization_style(metric == Metric::Utilization && gpu.looks_stuck());
+    chart::draw(canvas, chart_area, &points, &scale, style);
 }
 
 /// Draws the most important readings that fit. The charted one is highlighted.
@@ -613,7 +614,10 @@ fn draw_table_row(
             Column::User => {
                 gpu_line::user(canvas, x, y, width, gpu);
             }
-            Column::Sparkline => chart::sparkline(canvas, x, y, width, &gpu.sparkline),
+            Column::Sparkline => {
+                let style = theme.utilization_style(gpu.looks_stuck());
+                chart::sparkline(canvas, Rect { x, y, width, height: 1 }, &gpu.sparkline, style);
+            }
             Column::Reasons if gpu.reading.error.is_some() => {
                 let message = gpu.reading.error.as_ref().map_or("", |error| error.message.as_str());
                 canvas.fit(x, y, width, message, theme.crit);

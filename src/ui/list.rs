@@ -274,7 +274,9 @@ fn draw_row(
             Column::Sm => draw_value(sm_text(row.sm_percent, width)),
             Column::Sparkline => {
                 if let Some(points) = context.app.sparkline(&row.key) {
-                    chart::sparkline(canvas, x, line.y, width, points);
+                    let is_hung = matches!(row.state, Some((GpuState::Hung, _)));
+                    let is_stuck = is_hung || context.app.findings().suspicion_of_row(row).is_some();
+                    chart::sparkline(canvas, Rect { x, width, ..line }, points, theme.utilization_style(is_stuck));
                 }
             }
             Column::Cpu => draw_value(or_dash(row.cpu_percent.map(f32::round))),
@@ -319,18 +321,20 @@ pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment,
         let severity = if state == GpuState::Hung { app.findings().hang_severity_of_row(row) } else { None };
         return (short!("{}{}", state.word(), since(at).as_str()), theme.state_style(state, severity));
     }
+    // A word that is complete says more than one that is cut for the sake of a time.
+    let fitting =
+        |long: ShortString, brief: &str| if columns(&long) > usize::from(width) { short!("{brief}") } else { long };
     if let Some(trouble) = row.trouble {
         let text = short!("{}{}", trouble.word(), since(row.trouble_since).as_str());
-        let is_long = columns(&text) > usize::from(width);
         return match trouble {
-            ProcessTrouble::MemoryNotReleased if is_long => (short!("not released"), theme.warn),
-            ProcessTrouble::Hidden => (text, theme.dim),
-            _ => (text, theme.warn),
+            ProcessTrouble::MemoryNotReleased => (fitting(text, "not released"), theme.warn),
+            ProcessTrouble::Hidden => (fitting(text, trouble.word()), theme.dim),
+            _ => (fitting(text, trouble.word()), theme.warn),
         };
     }
     if let Some((word, finding)) = app.findings().state_of_row(row) {
         let text = short!("{word} {}", brief_span(finding.lasted(now)).as_str());
-        return (text, theme.severity_style(finding.severity));
+        return (fitting(text, word), theme.severity_style(finding.severity));
     }
     if let Some(finding) = app.findings().suspicion_of_row(row) {
         let brief = short!("stuck? {}", brief_span(finding.lasted(now)).as_str());

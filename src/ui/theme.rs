@@ -236,6 +236,12 @@ impl Theme {
         }
     }
 
+    /// Returns the style of a chart of utilization. That of a stuck job is no work: full blue columns would be the first
+    /// thing to see.
+    pub(super) fn utilization_style(&self, is_stuck: bool) -> Style {
+        if is_stuck { self.dim } else { self.busy }
+    }
+
     /// Returns the glyph of a GPU state.
     pub(super) fn state_glyph(&self, state: GpuState) -> &'static str {
         match state {

@@ -10,7 +10,7 @@
 
 use super::areas::TableColumn;
 use super::canvas::{Canvas, Segments};
-use super::format::{ShortString, age, brief_span, columns, memory, or_dash, plural, short, strip_directories};
+use super::format::{ShortString, age, brief_span, columns, command_text, memory, or_dash, plural, short};
 use super::{areas, list};
 use crate::app::users::{users_table_rows, visible_user_count};
 use crate::app::{Action, App};
@@ -352,5 +352,5 @@ fn draw_row(canvas: &mut Canvas<'_>, line: Rect, app: &App, row: &Row, name: u16
     let available = |x: u16| line.right().saturating_sub(x);
     canvas.fit(x + 1, line.y, 14.min(available(x + 1)), &state, state_style);
     x += 16;
-    canvas.fit(x, line.y, available(x), &strip_directories(&row.command), style);
+    canvas.fit(x, line.y, available(x), &command_text(&row.command), style);
 }

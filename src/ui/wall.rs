@@ -9,7 +9,7 @@
 //! ```
 
 use super::canvas::{Canvas, LineWriter, Segments};
-use super::findings::title_text;
+use super::findings::{glyph, title_text};
 use super::format::{brief_span, columns, gib, memory, or_dash, plural, rounded, short, shorten_host_name};
 use super::gpu::add_occupancy;
 use super::gpu_line::{GpuColumns, ValueWidths};
@@ -382,7 +382,8 @@ fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
             let y = y + 1 + row as u16;
             let name = finding.hosts.first().map(|(_, name)| name.as_str()).unwrap_or_default();
             let lasted = brief_span(finding.lasted(now));
-            let mut x = inner.x + canvas.text(inner.x, y, 1, "!", theme.severity_style(finding.severity)) + 1;
+            let mut x =
+                inner.x + canvas.text(inner.x, y, 1, glyph(finding), theme.severity_style(finding.severity)) + 1;
             x += canvas.fit_middle(x, y, 10, name, theme.plain) + 1;
             let available = inner.right().saturating_sub(x + 5);
             canvas.fit(x, y, available, &title_text(finding), theme.plain);
