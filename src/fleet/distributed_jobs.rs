@@ -1,4 +1,4 @@
-//! Jobs that run on several hosts, found by Slurm job id or by likeness.
+//! Jobs that run on several hosts, found by Slurm job id, by rendezvous or by likeness.
 
 use super::{Fleet, HostId, JobKey, Process};
 use crate::wire::SafeText;
@@ -19,12 +19,13 @@ pub struct DistributedJob {
 /// The start of a part in seconds since 1970, its host, and its job on that host.
 type JobPart = (f64, HostId, JobKey);
 
-/// Returns the jobs that run on more than one host. Parts belong together if they have the same Slurm job id and user,
-/// or if user and command line are equal and they started within two minutes. Ports, addresses and the numbers of ranks
+/// Returns the jobs that run on more than one host. Parts belong together if they have the same Slurm job id and user, or
+/// the same user, command line and rendezvous. They are likely to belong together if neither names a rendezvous, user and
+/// command line are equal and they started within two minutes. Ports, addresses and the numbers of ranks
 /// and nodes do not count as part of the command line.
 pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     let mut slurm: HashMap<(&SafeText, &SafeText), Vec<(HostId, JobKey)>> = HashMap::new();
-    let mut candidates: HashMap<(&SafeText, String), Vec<JobPart>> = HashMap::new();
+    let mut candidates: HashMap<(&SafeText, String, Option<String>), Vec<JobPart>> = HashMap::new();
     for host in fleet.hosts() {
         let mut seen: HashSet<&JobKey> = HashSet::new();
         for process in host.processes() {
@@ -40,7 +41,8 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
                 JobKey::Container { .. } => {}
                 JobKey::Launcher(_) | JobKey::Session { .. } => {
                     if let (Some(command), Some(started)) = (command_without_ranks(process), started(process)) {
-                        candidates.entry((&info.who, command)).or_default().push((started, host.id, job.clone()));
+                        let key = (&info.who, command, rendezvous(process));
+                        candidates.entry(key).or_default().push((started, host.id, job.clone()));
                     }
                 }
             }
@@ -48,7 +50,12 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     }
     let mut distributed: Vec<DistributedJob> =
         slurm.into_values().map(|parts| DistributedJob { parts, is_likely: false }).collect();
-    for mut parts in candidates.into_values() {
+    for ((_, _, rendezvous), mut parts) in candidates {
+        if rendezvous.is_some() {
+            let parts = parts.into_iter().map(|(_, host, job)| (host, job)).collect();
+            distributed.push(DistributedJob { parts, is_likely: false });
+            continue;
+        }
         parts.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut rest = parts.as_slice();
         while let [first, ..] = rest {
@@ -79,6 +86,34 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
 /// The start of a process in seconds since 1970.
 fn started(process: &Process) -> Option<f64> {
     process.facts()?.start_unix_seconds.map(|seconds| seconds as f64)
+}
+
+/// Where the ranks of the job meet, and its id there, as the command line of the process or of its launcher says; `None`
+/// without any, or if the ranks meet on their own host.
+fn rendezvous(process: &Process) -> Option<String> {
+    const OPTIONS: [&str; 5] = ["rdzv_endpoint", "rdzv_id", "master_addr", "main_process_ip", "master_port"];
+    const LOCAL: [&str; 7] = ["localhost", "127.", "0.0.0.0", "[::1]", "::1", "none", "$"];
+    let facts = process.facts()?;
+    let lines = std::iter::once(&facts.argv).chain(facts.ancestors.iter().map(|parent| &parent.argv));
+    let mut found = [const { None::<&str> }; OPTIONS.len()];
+    for line in lines {
+        for (place, argument) in line.iter().enumerate() {
+            let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
+            if !flag.starts_with('-') {
+                continue;
+            }
+            let name = flag.trim_start_matches('-').replace('-', "_");
+            let Some(option) = OPTIONS.iter().position(|option| *option == name) else { continue };
+            let next = || line.get(place + 1).filter(|next| !next.starts_with('-')).map_or("", |next| next.as_str());
+            let value = if value.is_empty() { next() } else { value };
+            if !value.is_empty() && !LOCAL.iter().any(|local| value.starts_with(local)) {
+                found[option] = found[option].or(Some(value));
+            }
+        }
+    }
+    // A port alone says nothing: it is usually the default one.
+    let is_named = found[..4].iter().any(Option::is_some);
+    is_named.then(|| found.map(Option::unwrap_or_default).join(" "))
 }
 
 /// The command line without arguments that differ between the ranks of one job; `None` if it is empty.
@@ -195,6 +230,32 @@ mod tests {
         };
         let fleet = fleet(vec![vec![rank(7, 0, 0)], vec![rank(8, 1, 100)], vec![rank(9, 2, 300)]]);
         assert_eq!(hosts(&distributed_jobs(&fleet)), [(vec![0, 1], true)], "the third began five minutes later");
+    }
+
+    #[test]
+    fn ranks_that_meet_at_one_address_are_certainly_one_job() {
+        let rank = |pid, options: &str, at| {
+            let mut rank = started(process(pid, "python train.py", &[(0, 40)]), at);
+            let argv = format!("torchrun --nnodes 2 {options} train.py");
+            let torchrun = crate::wire::Ancestor {
+                pid: pid + 100,
+                uid: Some(1000),
+                name: "torchrun".into(),
+                argv: argv.split(' ').map(SafeText::new).collect(),
+                ..crate::wire::Ancestor::default()
+            };
+            rank.facts.ancestors = vec![torchrun];
+            rank
+        };
+        let of = |options: [&str; 2]| {
+            let parts = (7..).zip(options).map(|(pid, options)| vec![rank(pid, options, i64::from(pid - 7) * 900)]);
+            hosts(&distributed_jobs(&fleet(parts.collect())))
+        };
+        let same = "--node_rank=0 --rdzv-endpoint=node7:29500";
+        assert_eq!(of([same, "--node_rank=1 --rdzv_endpoint node7:29500"]), [(vec![0, 1], false)], "15 min apart");
+        assert_eq!(of([same, "--rdzv-endpoint=node8:29500"]), []);
+        let local = "--master_addr 127.0.0.1 --master_port 29500";
+        assert_eq!(of([local, local]), [], "each on its own host, and started 15 min apart");
     }
 
     #[test]
