@@ -276,10 +276,11 @@ impl Conditions {
         self.published_targets(rule).any(|other| other == target)
     }
 
-    /// The phase of a rule for a target, inhibited or not.
-    pub(super) fn phase(&self, rule: RuleId, target: &FindingTarget) -> FindingPhase {
+    /// Since when the condition of a rule has held for a target, and its severity; `None` if it is clear.
+    pub(super) fn state(&self, rule: RuleId, target: &FindingTarget) -> Option<(f64, Severity)> {
         let same = |condition: &&Condition| condition.finding.rule == rule && condition.target == *target;
-        self.all.iter().find(same).map_or(FindingPhase::Clear, |condition| condition.phase)
+        let active = self.all.iter().find(same).filter(|condition| condition.phase != FindingPhase::Clear);
+        active.map(|condition| (condition.run.since, condition.severity))
     }
 
     /// Clears pending conditions without a transition.
@@ -429,7 +430,8 @@ mod tests {
                 self.conditions.finish_sample(|_| !matches!(state, TargetGone));
                 self.conditions.publish(&mut self.transitions);
             }
-            self.conditions.phase(RuleId::HostRamLow, &FindingTarget::Host)
+            let of_memory = |condition: &&Condition| condition.finding.rule == RuleId::HostRamLow;
+            self.conditions.all.iter().find(of_memory).map_or(FindingPhase::Clear, |condition| condition.phase)
         }
 
         fn path(&self) -> Vec<(&'static str, &'static str, bool)> {

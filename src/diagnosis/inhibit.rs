@@ -4,7 +4,7 @@ use super::conditions::Conditions;
 use super::finding::FindingTarget;
 use super::rule_context::RuleContext;
 use super::rules::is_reported_by_peer_host;
-use super::{FindingPhase, RuleId};
+use super::{FindingPhase, RuleId, Severity};
 use crate::fleet::JobKey;
 
 use RuleId::{
@@ -16,13 +16,20 @@ use RuleId::{
 /// Inhibits the conditions of one host that another condition explains, or that another host already reports.
 pub(super) fn inhibit(context: &RuleContext, conditions: &mut Conditions) {
     let active = conditions.active();
+    let states: Vec<_> = active
+        .iter()
+        .filter_map(|(rule, target, _)| {
+            let (since, severity) = conditions.state(*rule, target)?;
+            Some((*rule, target.clone(), since, severity))
+        })
+        .collect();
     // A mount that this host reports already stays with this host.
     let published_mounts: Vec<FindingTarget> = conditions.published_targets(NfsHang).cloned().collect();
     let is_reported_elsewhere = |rule: RuleId, target: &FindingTarget| match target {
         FindingTarget::Mount(mount) => {
             rule == NfsHang && !published_mounts.contains(target) && is_reported_by_peer_host(context, mount)
         }
-        FindingTarget::Job(key) => is_reported_by_peer(context, rule, key),
+        FindingTarget::Job(key) => is_reported_by_peer(context, &states, rule, key),
         _ => false,
     };
     conditions.inhibit(|rule, target| {
@@ -37,12 +44,28 @@ pub(super) fn inhibit(context: &RuleContext, conditions: &mut Conditions) {
     });
 }
 
-/// Whether a host with a lower id reports the same rule for its part of this job: one finding per job.
-fn is_reported_by_peer(context: &RuleContext, rule: RuleId, key: &JobKey) -> bool {
+/// The parts of one job begin to hang within this time of each other, in seconds.
+const SAME_BEGIN: f64 = 120.0;
+
+/// Whether a host with a lower id reports the same rule for its part of this job: one finding per job. A part that is only
+/// likely to belong to the job must have begun at the same time and be as severe.
+fn is_reported_by_peer(
+    context: &RuleContext,
+    conditions: &[(RuleId, FindingTarget, f64, Severity)],
+    rule: RuleId,
+    key: &JobKey,
+) -> bool {
     let Some(job) = context.jobs.iter().find(|job| job.key == *key) else { return false };
-    context.peers.parts(job, context.host.id).any(|part| {
-        let target = FindingTarget::Job(part.job.key.clone());
-        part.host < context.host.id && part.diagnosis.conditions.phase(rule, &target) != FindingPhase::Clear
+    let is_likely = context.peers.is_likely(job);
+    let own = conditions.iter().find(|(r, target, ..)| *r == rule && *target == FindingTarget::Job(key.clone()));
+    context.peers.parts(job, context.host.id).filter(|part| part.host < context.host.id).any(|part| {
+        let theirs = part.diagnosis.conditions.state(rule, &FindingTarget::Job(part.job.key.clone()));
+        theirs.is_some_and(|(began, severity)| {
+            let is_same = |(.., since, own): &(RuleId, FindingTarget, f64, Severity)| {
+                severity >= *own && (began - since).abs() <= SAME_BEGIN
+            };
+            !is_likely || own.is_some_and(is_same)
+        })
     })
 }
 

@@ -70,15 +70,18 @@ rules! {
         short: "busy at idle power",
         topic: StuckJob,
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
-                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at least 5 \
+                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 % or 2 W), after at least 5 \
                 min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
                 at no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter of its memory accesses; \
                 at no more than 75 % if memory accesses are not reported, or if the log has stopped. Boards without \
                 power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; later if the job waited \
                 that long before and went on by itself. While another rank works (it computes, reads, writes, uses the \
-                CPU or shows signs of life, also on another host), the others may be waiting for it: the finding is \
+                CPU or shows signs of life, also on a host that certainly runs the same job), the others may be waiting for it: the finding is \
                 then info after 10 min, and counting starts again when that work ends. While the job's log grows, warn \
-                after 20 min. Info if the GPU is only partly busy at a constant level, or beside a lost GPU.",
+                after 20 min. Info if the GPU is only partly busy at a constant level, or beside a lost GPU. A GPU that \
+                moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its memory (5 % of the bandwidth) or uses \
+                its tensor cores (2 %) works. The confidence is \"certain\" if at least two GPUs, all of the job, spin \
+                and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Run `py-spy dump --pid PID` for every rank and compare the stacks: the rank that differs is the \
@@ -86,8 +89,10 @@ rules! {
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
         limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
-                 power smoothing. A rank that uses the CPU while its GPU rests is believed to work for 20 min. A job \
-                 that somebody debugs is at most info, also if the debugger runs another process of the user. A job \
+                 power smoothing. A rank that uses the CPU while its GPU rests is believed to work for 22 min, \
+                 and for 45 min while its log grows. A job that somebody debugs is at most info, also if the debugger \
+                 runs another process of the user and the same script. An equal command on another host explains \
+                 nothing unless Slurm or the rendezvous address shows that it is the same job. A job \
                  that was seen only while it hangs, and the ranks of a model server, are reported as \
                  stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
@@ -141,7 +146,9 @@ rules! {
                 job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
                 (critical). A batch job that was first seen idle counts if its CPU time shows earlier work; it warns \
                 after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers \
-                rest, at info. A server that was busy for long is info after 30 min.",
+                rest: info, or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a launcher with several ranks runs it and it uses \
+                no CPU. A \
+                server that was busy for long is info after 30 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Run `py-spy dump --pid PID` and read the end of the log.",
@@ -593,7 +600,7 @@ rules! {
         short: "ranks never began",
         topic: StuckJob,
         fires: "Several ranks of a launcher, a Slurm job, or several processes that hold a context each (2 GiB at \
-                most) were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses \
+                most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses \
                 CPU time, reads or writes. Ranks that wait in a loop on one core, without workers, reads or writes, \
                 are info, and warn after 30 min if their reads and writes are visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \

@@ -131,7 +131,14 @@ impl<'a> PeerHosts<'a> {
         })
     }
 
-    /// Whether the parts were matched by user and command only, not by a Slurm job.
+    /// The parts of `job` on other hosts that certainly belong to it. Only they explain what it does: an equal command may
+    /// be another run of a sweep.
+    pub(super) fn certain_parts(self, job: &JobTrack, here: HostId) -> impl Iterator<Item = JobPart<'a>> {
+        let is_likely = self.is_likely(job);
+        self.parts(job, here).filter(move |_| !is_likely)
+    }
+
+    /// Whether the parts were matched by user and command only, not by a Slurm job or a rendezvous.
     pub(super) fn is_likely(self, job: &JobTrack) -> bool {
         job.group.and_then(|group| self.groups.get(group)).is_some_and(|group| group.is_likely)
     }

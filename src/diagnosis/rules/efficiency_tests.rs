@@ -1,6 +1,7 @@
 use crate::diagnosis::Confidence;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
+use crate::wire::GpuReading;
 
 fn job(workers: u32, percent: f32, blocked: u32) -> Vec<TestProcess> {
     let mut job = process(7, "python train.py", &[(0, 60)]);
@@ -181,4 +182,26 @@ fn a_straggler_is_info_if_the_gpus_were_balanced_before() {
     let mut tester = RuleTester::new(gpus(0..4));
     tester.run(3600.0, |tester, _| work(tester, Some((70, 320.0))));
     assert_eq!(tester.fired(), [], "a pipeline");
+}
+
+#[test]
+fn a_gpu_at_a_low_clock_is_the_straggler_although_power_and_utilisation_are_balanced() {
+    let run = |clock: u32| {
+        let mut devices = gpus(0..4);
+        devices.iter_mut().for_each(|gpu| gpu.clock_sm_max_mhz = Some(1980));
+        let mut tester = RuleTester::new(devices);
+        tester.run(4200.0, |tester, t| {
+            let is_slow = t > 1800.0;
+            let mut gpus: Vec<GpuReading> =
+                (0..4).map(|_| tester.gpu(99, if is_slow { 280.0 } else { 560.0 }, 40, 60)).collect();
+            gpus.iter_mut().for_each(|gpu| gpu.clock_sm_mhz = Some(1850));
+            if is_slow {
+                gpus[2] = GpuReading { clock_sm_mhz: Some(clock), ..tester.gpu(99, 262.0, 40, 60) };
+            }
+            TestSample { gpus, processes: vec![process(7, "python train.py", &[(0, 60), (1, 60), (2, 60), (3, 60)])] }
+        });
+        tester.firing().iter().any(|(rule, _)| *rule == "gpu-imbalance")
+    };
+    assert!(run(1150));
+    assert!(!run(1780));
 }

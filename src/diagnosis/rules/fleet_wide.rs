@@ -325,7 +325,9 @@ fn unreachable(
         let patience = UNUSED_PATIENCE * limits.warn_after;
         Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, patience.max(limits.crit_after)))
     };
-    let evaluation = Evaluation::new(escalation, Confidence::Certain, 0.0).since(run);
+    // A host may be busy, or its network slow, for a while.
+    let confidence = if run.covered >= limits.crit_after { Confidence::Certain } else { Confidence::Likely };
+    let evaluation = Evaluation::new(escalation, confidence, 0.0).since(run);
     conditions.met(RuleId::HostUnreachable, &FindingTarget::Host, evaluation, |lasted, _| {
         let why = host.link.error().map_or_else(String::new, |error| format!(": {}", error.message));
         let next = host.link.error().and_then(|error| error.hint.clone());

@@ -184,7 +184,9 @@ fn pcie(
     };
     let is_odd = siblings.filter_map(|(other, _)| context.gpus.get(other)).any(is_full);
     let severity = if was_faster || is_odd { Severity::Warn } else { Severity::Info };
-    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 30.0);
+    // Slots of one host can differ by design.
+    let confidence = if was_faster { Confidence::Certain } else { Confidence::Likely };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 30.0);
     conditions.met(RuleId::PcieDegraded, target, evaluation, |_, _| {
         let link = |generation: Option<u8>, width: Option<u8>| {
             let known = |value: Option<u8>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());

@@ -39,7 +39,9 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
         return;
     }
     let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
-    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 30.0);
+    // Nearly full memory may be a cache that some file systems count as used. Full memory is not.
+    let confidence = if severity == Severity::Crit { Confidence::Certain } else { Confidence::Likely };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 30.0);
     conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(
             "{percent:.0} % of the memory is in use: {} of {} are available",
@@ -117,7 +119,8 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     }
     let severity = if unused(limits.warn_after).next().is_some() { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
-    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 60.0);
+    // Work on the CPUs of the allocation is not visible.
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 60.0);
     let evaluation = Evaluation { at_least: true, ..evaluation };
     conditions.met(RuleId::SlurmUnused, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(

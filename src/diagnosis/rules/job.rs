@@ -1,6 +1,7 @@
 //! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
 //! log-silent.
 
+use super::stuck::is_log_silent;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
@@ -50,9 +51,15 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     // A single process may wait for an upload at its end.
     let least = if is_batch(context, job) { limits.warn_after } else { limits.warn_after.max(SINGLE_WARN_AFTER) };
     let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
+    let is_unseen = job.is_blind || unfed.is_some();
+    let tells = is_log_silent(context, job) || (unfed.is_none() && is_batch(context, job));
     // Somebody waits for a batch job and for a training run. Any other process may wait for requests.
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
-        _ if job.is_blind || job.is_debugged || unfed.is_some() => Escalation::one(Severity::Info, warn_after),
+        // The GPUs do not tell whether the job works. Its log does, and the CPU of a batch job.
+        _ if is_unseen && !job.is_server && !job.is_debugged && job.was_training(run.since) && tells => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
+        }
+        _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server that was busy may have no requests now.
         (_, was_busy) if job.is_server => {
             if !was_busy {
@@ -117,6 +124,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     });
 }
 
+/// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.
+const UNSEEN_WARN_AFTER: f64 = 2400.0;
 /// How long a job of one process must have done nothing before it warns, in seconds.
 const SINGLE_WARN_AFTER: f64 = 1200.0;
 /// The memory of a rank that has created its context and no more, at most.
@@ -132,8 +141,28 @@ const LIFE_SECONDS: f64 = 1800.0;
 /// Whether the job runs under Slurm, has a launcher with several ranks, or ranks on several hosts.
 fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
     let has_launcher = |process: &ProcessTrack| process.info.launcher.is_some();
-    let is_distributed = || job.members.len() > 1 || context.peers.parts(job, context.host.id).next().is_some();
+    let is_distributed = || {
+        job.members.len() > 1
+            || context.peers.parts(job, context.host.id).next().is_some()
+            || context.members(job).any(names_other_hosts)
+    };
     matches!(job.key, JobKey::Slurm { .. }) || (is_distributed() && context.members(job).all(has_launcher))
+}
+
+/// Whether a process or its launcher was started for more than one host.
+fn names_other_hosts(process: &ProcessTrack) -> bool {
+    const OPTIONS: [&str; 3] = ["nnodes", "num_nodes", "num_machines"];
+    let Some(facts) = &process.info.facts else { return false };
+    let counts_hosts = |(place, argument): (usize, &SafeText), line: &[SafeText]| {
+        let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
+        let name = flag.trim_start_matches('-').replace('-', "_");
+        let value = if value.is_empty() { line.get(place + 1).map_or("", |next| next.as_str()) } else { value };
+        // An elastic job names the fewest and the most: "2:4".
+        let least = value.split(':').next().and_then(|count| count.parse::<u32>().ok());
+        flag.starts_with('-') && OPTIONS.contains(&name.as_str()) && least >= Some(2)
+    };
+    let mut lines = std::iter::once(&facts.argv).chain(facts.ancestors.iter().map(|parent| &parent.argv));
+    lines.any(|line| line.iter().enumerate().any(|argument| counts_hosts(argument, line)))
 }
 
 /// Whether a batch job that was first seen idle had worked before: its CPU time tells, and it holds more than a context.
@@ -165,7 +194,7 @@ fn is_expected_to_work(context: &RuleContext, job: &JobTrack) -> bool {
 
 /// The port of a process that listens, works alone and was never seen training until `end`: it may wait for requests.
 fn serves_on(context: &RuleContext, job: &JobTrack, end: f64) -> Option<u16> {
-    let is_alone = || job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
+    let is_alone = || job.members.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
     job.served_port.filter(|_| is_alone() && !is_batch(context, job) && !job.was_training(end))
 }
 
@@ -199,7 +228,8 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
         Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, limits.crit_after))
     };
     let at_least = proven.is_some() || observed.since <= job.first_seen;
-    let evaluation = Evaluation { at_least, ..Evaluation::new(escalation, Confidence::Certain, 60.0).since(run) };
+    // That it is idle is certain. Whether somebody still needs it is not.
+    let evaluation = Evaluation { at_least, ..Evaluation::new(escalation, Confidence::Likely, 60.0).since(run) };
     conditions.met(RuleId::IdleHog, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(job.positions());
         let basis = match (proven, at_least) {

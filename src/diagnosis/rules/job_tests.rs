@@ -1,7 +1,7 @@
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, at, gpus, process};
 use crate::fleet::{GpuState, HostId};
-use crate::wire::{Ancestor, Owner, XidEvent};
+use crate::wire::{Ancestor, Owner, SafeText, XidEvent};
 
 fn job(command: &str, cores: f32) -> Vec<TestProcess> {
     let mut job = process(7, command, &[(0, 40)]);
@@ -138,6 +138,54 @@ fn a_job_beside_a_busy_neighbour_is_stalled_when_its_workers_rest() {
     };
     assert_eq!(run(true), [("job-stalled", "info")]);
     assert_eq!(run(false), []);
+}
+
+#[test]
+fn a_training_run_beside_a_neighbour_warns_when_its_log_has_stopped_too() {
+    let run = |log_stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(9000.0, |tester, t| {
+            let hangs = t > 4800.0;
+            let mut own = process(7, "python mine.py", &[(0, 20)]);
+            own.reading.cpu_percent = Some(if hangs { 0.3 } else { 100.0 });
+            own.facts.log_path = Some("/home/alice/run.log".into());
+            own.reading.log_age_seconds = Some(if hangs && log_stops { t - 4800.0 } else { (t % 20.0 / 2.0).trunc() });
+            let mut other = process(8, "python theirs.py", &[(0, 20)]);
+            other.facts.user = Some("bob".into());
+            other.reading.cpu_percent = Some(100.0);
+            for process in [&mut own, &mut other] {
+                process.gpus[0].sm_percent = None;
+            }
+            TestSample { gpus: vec![tester.gpu(90, 500.0, 40, 40)], processes: vec![own, other] }
+        });
+        tester.firing().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect::<Vec<_>>()
+    };
+    assert_eq!(run(true), [("job-stalled", "warn")]);
+    assert_eq!(run(false), [("job-stalled", "info")]);
+}
+
+#[test]
+fn a_single_rank_that_was_started_for_several_hosts_waits_for_the_others() {
+    let run = |options: &str| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        let argv: Vec<SafeText> = format!("torchrun {options} train.py").split(' ').map(SafeText::new).collect();
+        tester.run_edited(
+            2400.0,
+            |tester, _| {
+                let mut rank = process(4312, "python train.py", &[(0, 1)]);
+                let torchrun = Ancestor { pid: 4300, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };
+                rank.facts.ancestors = vec![Ancestor { argv: argv.clone(), ..torchrun }];
+                rank.reading.cpu_percent = Some(0.4);
+                TestSample { gpus: vec![tester.gpu(0, 110.0, 0, 1)], processes: vec![rank] }
+            },
+            |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 60.0)],
+        );
+        tester.firing()
+    };
+    assert_eq!(run("--nnodes=2 --node_rank 1"), [("rendezvous-stuck", "warn")]);
+    assert_eq!(run("--nnodes 2:4"), [("rendezvous-stuck", "warn")]);
+    assert_eq!(run("--nnodes=1"), []);
 }
 
 #[test]

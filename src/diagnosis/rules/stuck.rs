@@ -11,7 +11,7 @@ use crate::diagnosis::track::{
     Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN,
 };
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::{GpuListStyle, format_gpu_list};
+use crate::fleet::{GpuListStyle, ProcessInfo, format_gpu_list, program_name};
 use crate::wire::ProcessState;
 
 /// How long after work on the host the other ranks count as waiting for it, in seconds: minimum and maximum. The probe
@@ -20,14 +20,20 @@ const HOST_WORK_GRACE: (f64, f64) = (90.0, 720.0);
 /// How long after a sign of life on a resting GPU the other ranks count as waiting for it, in seconds. In telemetry of 29
 /// real saves by one rank, the longest time without a sign was 200 s.
 const ALIVE_GRACE: f64 = 240.0;
-/// How long a resting rank that uses the CPU is believed to work, in seconds.
-const CPU_WORK_LIMIT: f64 = 1200.0;
+/// How long a resting rank that uses the CPU is believed to work, in seconds: without more evidence, and while its log grows.
+/// Evaluations of up to 25 min were reported, and ranks that wait in a loop forever.
+const CPU_WORK_LIMIT: f64 = 1320.0;
+const LOGGED_WORK_LIMIT: f64 = 2700.0;
 /// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
 const MIN_HEALTHY_WATTS: f32 = 5.0;
 /// Without a known memory utilisation at healthy work, a frozen GPU may access its memory this much, in percent.
 const FROZEN_MEMORY_PERCENT: f32 = 1.0;
 /// The standard deviation of a constant power, in watts.
 const FROZEN_WATTS: f64 = 1.0;
+/// A board that draws little varies by more than a share of it: this standard deviation is steady, in watts and as a share
+/// of the limit.
+const STEADY_WATTS: f64 = 2.0;
+const STEADY_SHARE_OF_LIMIT: f64 = 0.008;
 /// On a board without memory utilisation, the current power of a frozen GPU divided by its earlier median, at most.
 const FROZEN_POWER_ALONE: f64 = 0.75;
 /// On a board without power: the mean memory utilisation at healthy work in percent, at least, and that of now, at most.
@@ -114,7 +120,14 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
             (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait).max(growing.1)),
         ),
     };
-    let confidence = if is_partial { Confidence::Suspected } else { Confidence::Likely };
+    // Power, memory and utilisation of every GPU and the log say the same.
+    let all_spin = stuck.len() >= 2 && stuck.len() == job.gpus.len();
+    let is_certain = all_spin && waits_for.is_none() && !is_explained(context, job) && is_log_silent(context, job);
+    let confidence = match is_partial {
+        true => Confidence::Suspected,
+        false if is_certain => Confidence::Certain,
+        false => Confidence::Likely,
+    };
     let evaluation = Evaluation::new(escalation(0.0), confidence, limits.clear_after);
     let missing = missing_ranks(context, job);
     // missing-rank says more than stuck-spin, so it gets the time to fire first.
@@ -140,6 +153,10 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
 
 /// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work.
 fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let (t, window) = (context.sample_time.t, context.limits.stuck_spin.warn_after);
+    if track.counted_work_at.is_some_and(|at| t - at < window) {
+        return None;
+    }
     below_spin_power(context, job, gpu, track)
         .or_else(|| frozen(context, job, gpu, track))
         .or_else(|| never_at_work(context, job, gpu, track))
@@ -152,22 +169,34 @@ fn is_explained(context: &RuleContext, job: &JobTrack) -> bool {
     has_lost || job.is_debugged || has_debugged_peer(context, job)
 }
 
-/// Whether somebody debugs or has stopped another process of the same user on this host. Ranks that were started one by one
-/// in a shell are jobs of their own, which wait for each other all the same.
+/// Whether somebody debugs or has stopped another process of the same user and program on this host. Ranks that were started
+/// one by one in a shell are jobs of their own, which wait for each other all the same. A suspended program of another name
+/// is no rank.
 fn has_debugged_peer(context: &RuleContext, job: &JobTrack) -> bool {
-    let Some(who) = context.members(job).next().map(|process| &process.info.who) else { return false };
+    let name = |job: &JobTrack| {
+        let info = &context.members(job).next()?.info;
+        Some((info.who.clone(), script(info).to_owned()))
+    };
+    let Some(own) = name(job) else { return false };
     let is_debugged = |other: &JobTrack| {
         other.is_debugged
             || context
                 .members(other)
                 .any(|process| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced)))
     };
-    let same_user = |other: &&JobTrack| context.members(other).next().is_some_and(|process| process.info.who == *who);
-    context.jobs.iter().filter(same_user).any(is_debugged)
+    context.jobs.iter().filter(|other| name(other).is_some_and(|name| name == own)).any(is_debugged)
+}
+
+/// The script that a process runs, also below a debugger, or else its program.
+fn script(info: &ProcessInfo) -> &str {
+    let argv = info.facts.as_ref().map_or(&[][..], |facts| facts.argv.as_slice());
+    let script = argv.iter().find(|argument| argument.ends_with(".py") && !argument.starts_with('-'));
+    let path = script.map_or_else(|| program_name(&info.command), |script| script.as_str());
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Whether the log of the job grew before and does not any more.
-fn is_log_silent(context: &RuleContext, job: &JobTrack) -> bool {
+pub(super) fn is_log_silent(context: &RuleContext, job: &JobTrack) -> bool {
     let t = context.sample_time.t;
     let states = || context.members(job).filter_map(|process| process.log.as_ref()?.is_growing(t));
     states().next().is_some() && !states().any(|grows| grows)
@@ -179,7 +208,10 @@ fn is_log_growing(context: &RuleContext, job: &JobTrack) -> bool {
     let grows = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
     // Rank 0 may be on another host.
     context.members(job).any(grows)
-        || context.peers.parts(job, context.host.id).any(|part| part.job.members(&part.diagnosis.processes).any(grows))
+        || context
+            .peers
+            .certain_parts(job, context.host.id)
+            .any(|part| part.job.members(&part.diagnosis.processes).any(grows))
 }
 
 /// Returns the GPU if it is below the spin power according to its whole window.
@@ -188,7 +220,10 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     let run = track.spin_run?;
     let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
     let watts = stats.mean_power?;
-    let is_flat = stats.power_variation.is_none_or(|variation| f64::from(variation) <= limits.power_variation);
+    let steady = track.limit.map_or(STEADY_WATTS, |limit| STEADY_WATTS.max(STEADY_SHARE_OF_LIMIT * f64::from(limit)));
+    let is_flat = stats.power_variation.is_none_or(|variation| {
+        f64::from(variation) <= limits.power_variation || f64::from(variation * watts) <= steady
+    });
     let is_memory_low = stats.is_memory_median_low || !track.reports_memory_use;
     if !(stats.is_median_high && is_memory_low && is_flat) {
         return None;
@@ -320,8 +355,10 @@ fn earliest(spinning: &[&SpinningGpu]) -> Run {
 
 /// When a rank of the job last did work that the others may have waited for.
 fn last_work(context: &RuleContext, job: &JobTrack) -> f64 {
-    let parts =
-        context.peers.parts(job, context.host.id).flat_map(|part| [part.job.host_work_at, part.job.computed_at]);
+    let parts = context
+        .peers
+        .certain_parts(job, context.host.id)
+        .flat_map(|part| [part.job.host_work_at, part.job.computed_at]);
     [job.host_work_at, job.computed_at].into_iter().chain(parts).flatten().fold(f64::NEG_INFINITY, f64::max)
 }
 
@@ -377,7 +414,7 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
             || is_recent(part.job.computed_at)
             || part.job.gpus.iter().filter(rests).any(|gpu| is_alive(gpu) || on_cpu(gpu))
     };
-    let mut parts = context.peers.parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
+    let mut parts = context.peers.certain_parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
     parts.find(works).map(|part| format!("a rank that is working on host {}", part.name))
 }
 
@@ -385,14 +422,19 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
 /// is believed for a while only, since a rank that waits in a loop uses a core, too. A watchdog thread uses less.
 fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGpu]) -> Option<usize> {
     let t = context.sample_time.t;
-    let is_over = spinning.iter().any(|spinning| t - spinning.run.since > CPU_WORK_LIMIT);
+    let is_longer = |limit: f64| spinning.iter().any(|spinning| t - spinning.run.since > limit);
+    let (is_over, is_over_with_log) = (is_longer(CPU_WORK_LIMIT), is_longer(LOGGED_WORK_LIMIT));
     let rests = |position: &usize| {
         let track = context.gpus.get(*position);
         !spinning.iter().any(|spinning| spinning.position == *position)
             && track.is_some_and(|track| track.spin_run.is_none() && track.idle_run.is_some())
     };
     let reads = |process: &&ProcessTrack| process.last_io_at.is_some_and(|at| t - at <= ALIVE_GRACE);
-    let works = |process: &&ProcessTrack| !is_over && process.smoothed_cores >= Some(STILL_CORES_UNKNOWN);
+    let logs = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
+    let works = |process: &&ProcessTrack| {
+        let is_believed = !is_over || (!is_over_with_log && logs(process));
+        is_believed && process.smoothed_cores >= Some(STILL_CORES_UNKNOWN)
+    };
     let mut working = context.members(job).filter(|process| reads(process) || works(process));
     working.find_map(|process| process.positions.iter().copied().find(rests))
 }
@@ -410,7 +452,7 @@ fn suspect(
     // A rank that works on the host gets additional time.
     let patience = if is_waiting { context.limits.stuck_spin.waiting_after } else { 0.0 };
     // A rank on a single GPU has no peer to wait for, and a server waits for requests.
-    let is_alone = job.gpus.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
+    let is_alone = job.gpus.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
     let is_server_at_rest = job.is_model_server && !is_hung_server;
     let is_at_work = is_log_growing(context, job) && !is_hung_server;
     let is_explained = is_waiting || is_server_at_rest || is_at_work || is_explained(context, job);
@@ -454,7 +496,7 @@ fn suspect(
 /// one before: a server whose GPUs all rested between requests does not begin to spin.
 fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGpu]) -> bool {
     let began = earliest(spinning).since;
-    let mut parts = context.peers.parts(job, context.host.id);
+    let mut parts = context.peers.certain_parts(job, context.host.id);
     let rests_elsewhere = parts.any(|part| {
         let tracks = part.job.gpus.iter().filter_map(|gpu| part.diagnosis.gpus.get(gpu.position));
         tracks.clone().count() == 0 || tracks.into_iter().any(|track| track.still_run.is_none())
@@ -571,8 +613,11 @@ impl MissingRanks {
 
 fn missing_ranks(context: &RuleContext, job: &JobTrack) -> MissingRanks {
     let mut missing = MissingRanks::default();
-    let parts: Vec<JobPart> = context.peers.parts(job, context.host.id).collect();
-    missing.has_outdated_part = parts.iter().any(|part| !part.diagnosis.is_recent(context.sample_time.t));
+    // A part that is only likely to belong to the job may have been left behind only if it does nothing at all.
+    let is_likely = context.peers.is_likely(job);
+    let is_part = |part: &JobPart| !is_likely || part.job.stalled_run.is_some();
+    let parts: Vec<JobPart> = context.peers.parts(job, context.host.id).filter(is_part).collect();
+    missing.has_outdated_part = !is_likely && parts.iter().any(|part| !part.diagnosis.is_recent(context.sample_time.t));
     let all = job.gpus.iter().chain(parts.iter().flat_map(|part| &part.job.gpus));
     let mut memories: Vec<u64> = all.filter_map(|gpu| gpu.memory_bytes).collect();
     memories.sort_unstable();

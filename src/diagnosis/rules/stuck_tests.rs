@@ -1,8 +1,9 @@
+use crate::config::Thresholds;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::diagnosis::{Confidence, FindingPhase, Severity};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostId};
-use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, RecentPast};
+use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, RecentPast, SafeText};
 
 /// One process per GPU, all started by one torchrun.
 fn ranks(count: u16, cores: f32) -> Vec<TestProcess> {
@@ -224,17 +225,29 @@ fn ranks_that_wait_for_a_saving_rank_are_not_hung() {
 }
 
 #[test]
-fn a_rank_that_uses_one_core_is_believed_for_twenty_minutes() {
-    let mut tester = after_healthy_work(2);
-    let resting = |tester: &mut RuleTester, _: f64| {
-        let mut test_sample = hung(tester, 2, 105.0, 1.0);
-        test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
-        test_sample
+fn a_rank_that_uses_one_core_is_believed_for_22_minutes_and_longer_while_its_log_grows() {
+    let severities = |logs: bool, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        let log = |tester: &mut RuleTester, t: f64, test_sample: TestSample| match logs {
+            true => logging(tester, t, test_sample, None),
+            false => test_sample,
+        };
+        tester.run(1200.0, |tester, t| {
+            let test_sample = healthy(tester, 2);
+            log(tester, t, test_sample)
+        });
+        tester.run(seconds, |tester, t| {
+            let mut test_sample = hung(tester, 2, 105.0, 1.0);
+            test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+            log(tester, t, test_sample)
+        });
+        tester.fired().into_iter().map(|(_, severity)| severity).collect::<Vec<_>>()
     };
-    tester.run(1150.0, resting);
-    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
-    tester.run(300.0, resting);
-    assert!(tester.firing().iter().any(|(_, severity)| *severity != "info"), "{:?}", tester.firing());
+    let notifies = |severities: Vec<&str>| severities.iter().any(|severity| *severity != "info");
+    assert!(!notifies(severities(false, 1270.0)));
+    assert!(notifies(severities(false, 1500.0)));
+    assert!(!notifies(severities(true, 2600.0)), "an evaluation that logs");
+    assert!(notifies(severities(true, 3000.0)));
 }
 
 #[test]
@@ -496,6 +509,85 @@ fn ranks_that_wait_for_a_debugged_process_are_info() {
     };
     assert_eq!(run("python -m pdb train.py"), []);
     assert_eq!(run("python other.py"), [("stuck-spin", "warn")]);
+    assert_eq!(run("python -m pdb plot.py"), [("stuck-spin", "warn")], "a debugged program that is no rank");
+}
+
+/// Hangs on host 0 while the same command works on host 1. `options` are those of torchrun on both.
+fn hung_beside_a_working_host(options: &str) -> Vec<(&'static str, &'static str)> {
+    let torchrun: Vec<SafeText> = format!("torchrun {options} train.py").split(' ').map(SafeText::new).collect();
+    let started = |mut test_sample: TestSample, id: usize| {
+        for process in &mut test_sample.processes {
+            process.facts.start_unix_seconds = Some(1_700_000_000 + id as i64);
+            process.facts.ancestors[0].argv = torchrun.clone();
+        }
+        test_sample
+    };
+    let mut tester = RuleTester::of(vec![gpus(0..4), gpus(0..4)], Thresholds::default());
+    for step in 0..240 {
+        for id in 0..2 {
+            let test_sample =
+                if id == 0 && step >= 120 { hung(&mut tester, 4, 104.0, 1.0) } else { healthy(&mut tester, 4) };
+            tester.send(id, &started(test_sample, id), |_| {});
+        }
+        tester.wait(10.0);
+    }
+    tester.firing()
+}
+
+#[test]
+fn only_a_host_that_certainly_runs_the_same_job_explains_a_hang() {
+    assert_eq!(hung_beside_a_working_host("--nnodes 2"), [("stuck-spin", "crit")], "likely the same job");
+    let certain = hung_beside_a_working_host("--nnodes 2 --rdzv-endpoint=hgx-01:29500");
+    assert_eq!(certain, [("stuck-spin", "info")], "its ranks wait for those on the other host");
+}
+
+#[test]
+fn ranks_that_exchange_data_are_not_hung() {
+    let run = |nvlink: f64| {
+        let mut tester = after_healthy_work(4);
+        tester.run(900.0, |tester, _| {
+            let mut test_sample = hung(tester, 4, 120.0, 1.0);
+            for gpu in &mut test_sample.gpus {
+                gpu.nvlink_transmit_bytes_per_second = Some(nvlink);
+            }
+            test_sample
+        });
+        tester.fired()
+    };
+    assert_eq!(run(40e9), [], "a slow collective");
+    assert_eq!(run(20e3), [("stuck-spin", "warn"), ("stuck-spin", "crit")]);
+}
+
+#[test]
+fn the_noise_of_a_sensor_on_a_board_that_draws_little_is_steady_power() {
+    let mut tester = RuleTester::new(gpus(0..2));
+    tester.run(900.0, |tester, _| {
+        let mut test_sample = hung(tester, 2, 30.0, 1.0);
+        for gpu in &mut test_sample.gpus {
+            gpu.power_watts = Some(30.0 + tester.noise(2.5));
+        }
+        test_sample
+    });
+    assert_eq!(tester.firing(), [("stuck-spin-suspect", "warn")]);
+}
+
+#[test]
+fn a_hang_is_certain_when_every_gpu_spins_and_the_log_has_stopped() {
+    let confidence = |stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.run(1200.0, |tester, t| {
+            let test_sample = healthy(tester, 4);
+            logging(tester, t, test_sample, None)
+        });
+        tester.run(1500.0, |tester, t| {
+            let test_sample = hung(tester, 4, 104.0, 1.0);
+            logging(tester, t, test_sample, stops.then_some(0.0))
+        });
+        assert_eq!(tester.firing().first().map(|(rule, _)| *rule), Some("stuck-spin"));
+        tester.finding("stuck-spin").confidence
+    };
+    assert_eq!(confidence(true), Confidence::Certain);
+    assert_eq!(confidence(false), Confidence::Likely);
 }
 
 #[test]

@@ -35,6 +35,12 @@ const WORKING_STATES: std::ops::RangeInclusive<u8> = 0..=3;
 const WORKING_CLOCK_SHARE: f64 = 0.4;
 /// The distance from its mean, in percentage points, within which the utilisation counts as level.
 const LEVEL_POINTS: f32 = 5.0;
+/// A kernel that waits moves no data and uses no tensor core: above these values a GPU works. NVLink and PCIe in bytes per
+/// second, reads of the memory and use of the tensor cores in percent.
+const WORKING_NVLINK: f64 = 200e6;
+const WORKING_PCIE: f64 = 500e6;
+const WORKING_DRAM_PERCENT: f32 = 5.0;
+const WORKING_TENSOR_PERCENT: f32 = 2.0;
 /// The change of used memory that shows that a process does something, in bytes.
 const ALIVE_MEMORY_BYTES: u64 = 200 << 20;
 /// The time constant for smoothing the clock under load, in seconds.
@@ -65,6 +71,8 @@ pub(crate) struct GpuTrack {
     pub(crate) reserved_bytes: Option<u64>,
     pub(crate) total_bytes: Option<u64>,
     pub(crate) has_power_smoothing: bool,
+    /// When its counters of data moved or of tensor cores last showed work.
+    pub(crate) counted_work_at: Option<f64>,
     /// Whether a memory utilisation was ever reported.
     pub(crate) reports_memory_use: bool,
     pub(crate) window: Window,
@@ -202,6 +210,9 @@ impl GpuTrack {
             thermal,
             brake,
         };
+        if counts_work(reading) {
+            self.counted_work_at = Some(t);
+        }
         self.add_point(t, dt, point, bounds);
         let clock = clock_share(info, reading);
         if let (Some(share), true) = (clock, self.utilization >= Some(50)) {
@@ -253,6 +264,7 @@ impl GpuTrack {
         // A board that never reports memory utilisation is judged by its power alone.
         self.reports_memory_use |= point.memory_utilization.is_some();
         let is_memory_still = match point.memory_utilization {
+            _ if self.counted_work_at == Some(t) => Some(false),
             Some(memory) => Some(f64::from(memory) <= bounds.memory),
             None if self.reports_memory_use => None,
             None => Some(true),
@@ -405,6 +417,19 @@ fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<
         return rise.map(|rise| rise as f32);
     }
     is_set.map(|is_set| if is_set { dt as f32 } else { 0.0 })
+}
+
+/// Whether the counters show work: data over NVLink or PCIe, reads of the memory, or use of the tensor cores.
+fn counts_work(reading: &GpuReading) -> bool {
+    let rates = [
+        (reading.nvlink_receive_bytes_per_second, WORKING_NVLINK),
+        (reading.nvlink_transmit_bytes_per_second, WORKING_NVLINK),
+        (reading.pcie_receive_bytes_per_second, WORKING_PCIE),
+        (reading.pcie_transmit_bytes_per_second, WORKING_PCIE),
+    ];
+    rates.into_iter().any(|(rate, least)| rate.is_some_and(|rate| rate >= least))
+        || reading.dram_bandwidth_percent.is_some_and(|percent| percent >= WORKING_DRAM_PERCENT)
+        || reading.tensor_activity_percent.is_some_and(|percent| percent >= WORKING_TENSOR_PERCENT)
 }
 
 /// The SM clock as a share of its maximum.

@@ -730,6 +730,10 @@ fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t:
         let (weak, strong) = spread(&mut means.iter().map(|mean| mean.2));
         high - low <= BALANCED_POINTS && strong - weak <= BALANCED_POWER * strong
     };
+    // Where all wait for one, power and utilisation can be balanced although its clock is low.
+    if let Some(straggler) = slow_clock(&means, tracks) {
+        return Some(Balance::Straggler(straggler));
+    }
     if are_balanced(&long) && are_balanced(&means) {
         let is_busy = long.iter().all(|mean| mean.1 >= 20.0);
         return Some(if is_busy { Balance::Balanced } else { Balance::Unbalanced });
@@ -747,7 +751,7 @@ fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t:
     if is_off && are_balanced(others) {
         return Some(Balance::Straggler(straggler));
     }
-    Some(slow_clock(&means, tracks).map_or(Balance::Unbalanced, Balance::Straggler))
+    Some(Balance::Unbalanced)
 }
 
 /// A GPU at a lower clock than the others of the job: they wait for it, so all read as busy and only the clock tells which
