@@ -188,13 +188,17 @@ fn a_straggler_is_info_if_the_gpus_were_balanced_before() {
 fn a_gpu_at_a_low_clock_is_the_straggler_although_power_and_utilisation_are_balanced() {
     let run = |clock: u32| {
         let mut devices = gpus(0..4);
-        devices.iter_mut().for_each(|gpu| gpu.clock_sm_max_mhz = Some(1980));
+        for gpu in &mut devices {
+            gpu.clock_sm_max_mhz = Some(1980);
+        }
         let mut tester = RuleTester::new(devices);
         tester.run(4200.0, |tester, t| {
             let is_slow = t > 1800.0;
             let mut gpus: Vec<GpuReading> =
                 (0..4).map(|_| tester.gpu(99, if is_slow { 280.0 } else { 560.0 }, 40, 60)).collect();
-            gpus.iter_mut().for_each(|gpu| gpu.clock_sm_mhz = Some(1850));
+            for gpu in &mut gpus {
+                gpu.clock_sm_mhz = Some(1850);
+            }
             if is_slow {
                 gpus[2] = GpuReading { clock_sm_mhz: Some(clock), ..tester.gpu(99, 262.0, 40, 60) };
             }

@@ -228,9 +228,8 @@ fn ranks_that_wait_for_a_saving_rank_are_not_hung() {
 fn a_rank_that_uses_one_core_is_believed_for_22_minutes_and_longer_while_its_log_grows() {
     let severities = |logs: bool, seconds: f64| {
         let mut tester = RuleTester::new(gpus(0..2));
-        let log = |tester: &mut RuleTester, t: f64, test_sample: TestSample| match logs {
-            true => logging(tester, t, test_sample, None),
-            false => test_sample,
+        let log = |tester: &mut RuleTester, t: f64, test_sample: TestSample| {
+            if logs { logging(tester, t, test_sample, None) } else { test_sample }
         };
         tester.run(1200.0, |tester, t| {
             let test_sample = healthy(tester, 2);
