@@ -1,7 +1,7 @@
 //! Files of released versions are read without a question and without a loss; see tests/upgrade.
 
 use crate::app::{DisplaySettings, SettingsFile, ViewState};
-use crate::config::{HostsFile, Thresholds};
+use crate::config::{HostConfig, HostsFile, Thresholds};
 use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::recording::{self, HostLine, Line, RecordedEvent};
 use crate::fleet::{Fleet, Moment};
@@ -62,8 +62,9 @@ fn the_choices_of_the_screen_are_kept() {
     for folder in versions() {
         let text = text(&folder, "view.json");
         let state = ViewState::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let hosts = ["hgx-01", "hgx-02"].map(|name| Arc::new(HostConfig::named(name)));
         let mut app = crate::app::App::new(
-            Fleet::new(&[], false, Moment::default()),
+            Fleet::new(&hosts, false, Moment::default()),
             DisplaySettings::default(),
             Engine::new(Arc::new(Thresholds::default())),
             Moment::default(),
