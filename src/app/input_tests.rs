@@ -130,7 +130,7 @@ fn clicks_on_hints_do_what_their_keys_do() {
     assert_eq!(app.mode(), Mode::Wall);
     press(&mut app, "3T");
     assert_eq!(app.mode(), Mode::SignalDialog);
-    click_text(&mut app, "Esc cancel");
+    click_text(&mut app, "Esc close");
     assert_eq!(app.mode(), Mode::Processes);
     press(&mut app, "T");
     // The dialog covers the headers of the list.

@@ -692,6 +692,7 @@ mod tests {
                 "explain",
                 "completions",
                 "man",
+                "schema",
                 "help"
             ]
         );

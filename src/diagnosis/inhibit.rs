@@ -70,14 +70,15 @@ fn is_reported_by_peer(
 }
 
 /// Adds the other hosts of a distributed job to the findings about its part on this host: those whose own finding is
-/// inhibited because of this one, and for a hang all of them, as every rank waits.
+/// inhibited because of this one, and for a hang all that certainly belong to the job, as every rank waits.
 pub(super) fn add_peer_hosts(context: &RuleContext, conditions: &mut Conditions) {
     for (key, finding) in conditions.job_findings_mut() {
         let Some(job) = context.jobs.iter().find(|job| job.key == *key && job.group.is_some()) else { continue };
         for part in context.peers.parts(job, context.host.id) {
             let target = FindingTarget::Job(part.job.key.clone());
             let own = part.diagnosis.conditions.active_finding(finding.rule, &target);
-            if own.is_some() && part.host > context.host.id || finding.rule.is_hang_at_low_power() {
+            let waits = finding.rule.is_hang_at_low_power() && (own.is_some() || !context.peers.is_likely(job));
+            if own.is_some() && part.host > context.host.id || waits {
                 let gpus = own.map_or(&[][..], |own| own.gpus.as_slice());
                 finding.add_peer(part.host, part.name, &part.job.key, gpus);
             }
