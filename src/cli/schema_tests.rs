@@ -449,6 +449,29 @@ fn examples_in_documents_fit_their_schemas() {
     }
 }
 
+/// The TOML blocks of the README and the documents are hosts.toml or parts of it.
+#[test]
+fn toml_examples_in_documents_are_read_and_fit_the_schema() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let documents =
+        std::fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut count = 0;
+    for path in documents.chain([root.join("README.md")]).filter(|path| path.extension().is_some_and(|it| it == "md")) {
+        let text = std::fs::read_to_string(&path).expect("text");
+        for block in text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            let table = if block.starts_with("on_finding") { "[notifications]\n" } else { "" };
+            let hosts = if block.contains("[[hosts]]") { "" } else { "\n[[hosts]]\nname = \"hgx-01\"\n" };
+            let example = format!("{table}{block}{hosts}");
+            if let Err(error) = HostsFile::parse("example", &example, Some(Path::new("/home/ann"))) {
+                panic!("{}: {error}", path.display());
+            }
+            check(SchemaName::Hosts, &of_toml(&example));
+            count += 1;
+        }
+    }
+    assert!(count >= 3, "{count} examples");
+}
+
 #[test]
 fn the_example_of_the_notifications_fits_its_schema() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/notifications.md");
