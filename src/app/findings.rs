@@ -89,6 +89,11 @@ pub struct FindingCounts {
     pub omitted: u32,
 }
 
+fn concerns_row(finding: &Finding, row: &Row) -> bool {
+    let is_process = |one: &FindingProcess| one.host == row.key.host && one.key == row.key.process;
+    finding.concerns_job(row.key.host, &row.job) || finding.processes.iter().any(is_process)
+}
+
 impl Findings {
     /// Copies the findings of the engine. The selection stays with its finding. The screen shows `capacity` lines.
     pub(super) fn refresh(&mut self, engine: &Engine, capacity: usize) {
@@ -207,10 +212,7 @@ impl Findings {
 
     /// Returns the findings about a row of the list, the worst first, pending ones last.
     pub fn of_row<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Finding> {
-        self.list.iter().filter(|finding| {
-            let is_process = |one: &FindingProcess| one.host == row.key.host && one.key == row.key.process;
-            finding.concerns_job(row.key.host, &row.job) || finding.processes.iter().any(is_process)
-        })
+        self.list.iter().filter(|finding| concerns_row(finding, row))
     }
 
     /// Returns text and finding for the STATE column: the worst active finding about the work of the row.
@@ -221,7 +223,8 @@ impl Findings {
 
     /// Returns the suspicion that the row is stuck; see [`Finding::is_suspicion`].
     pub fn suspicion_of_row<'a>(&'a self, row: &'a Row) -> Option<&'a Finding> {
-        self.of_row(row).find(|finding| finding.is_suspicion())
+        // Few findings are suspicions, so that the jobs of few are compared.
+        self.list.iter().find(|finding| finding.is_suspicion() && concerns_row(finding, row))
     }
 
     /// Returns whether an active finding says that the row may hang.
