@@ -37,7 +37,7 @@ pub(crate) fn run() -> Result<(), String> {
     for input in INPUTS {
         println!("cargo::rerun-if-changed={input}");
     }
-    // Whoever wants the same bytes again needs the same compiler.
+    // A build gives the same probe only with the same compiler, so `gpufleet --version` names it.
     println!("cargo::rustc-env=GPUFLEET_RUSTC={}", rustc_version()?);
     let out = PathBuf::from(variable("OUT_DIR")?);
     let plan = Plan::from_environment();

@@ -323,7 +323,7 @@ fn kib_after(attacks: &[Attack]) -> isize {
     for attack in attacks {
         controller.attack(0, *attack);
     }
-    // The same time in both cases, so that the histories are equally long.
+    // Both hosts run equally long, because a longer history takes more memory.
     controller.run(RECOVERY_SECONDS + INTERVAL * ROUNDS * (1 - attacks.len() as u64));
     (live_bytes() - before) / 1024
 }

@@ -123,20 +123,9 @@ fn groups_and_tags_select_hosts() {
 /// `groff` renders the pages without a warning. `man` uses it to show them.
 #[test]
 fn manual_pages_are_valid_roff() {
-    let pages = [
-        "",
-        "status",
-        "free",
-        "findings",
-        "record",
-        "doctor",
-        "clean",
-        "init",
-        "explain",
-        "completions",
-        "man",
-        "schema",
-    ];
+    let subcommands = gpufleet::cli::arguments::Cli::subcommands();
+    assert!(subcommands.len() > 5);
+    let pages = subcommands.iter().map(String::as_str).filter(|name| *name != "help").chain([""]);
     for page in pages {
         let output = Command::new(env!("CARGO_BIN_EXE_gpufleet"))
             .arg("man")
