@@ -60,6 +60,9 @@ pub enum FindingLine {
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     list: Vec<Finding>,
+    /// For each host, the indexes in `list` of the findings about it, its jobs or its processes: a frame looks up the findings
+    /// of every row.
+    by_host: Vec<Vec<usize>>,
     lines: Vec<FindingLine>,
     not_judged: Vec<NotJudged>,
     counts: FindingCounts,
@@ -109,6 +112,7 @@ impl Findings {
         }
         // Within a section, the order of the engine remains: the worst first.
         self.list.sort_by_key(FindingSection::of);
+        self.index_by_host();
         self.lines.clear();
         let mut section = None;
         for (index, finding) in self.list.iter().enumerate() {
@@ -121,6 +125,28 @@ impl Findings {
         self.not_judged = engine.not_judged();
         let found = self.selected.as_ref().map_or(Some(0), |id| self.list.iter().position(|one| one.id == *id));
         self.select(found.unwrap_or(self.index), capacity, found.is_none());
+    }
+
+    fn index_by_host(&mut self) {
+        self.by_host.iter_mut().for_each(Vec::clear);
+        for (index, finding) in self.list.iter().enumerate() {
+            let own = finding.hosts.iter().map(|(host, _)| host);
+            let peers = finding.peer_jobs.iter().map(|(host, _)| host);
+            for host in own.chain(peers).chain(finding.processes.iter().map(|process| &process.host)) {
+                let place = host.0 as usize;
+                if place >= self.by_host.len() {
+                    self.by_host.resize_with(place + 1, Vec::new);
+                }
+                if self.by_host[place].last() != Some(&index) {
+                    self.by_host[place].push(index);
+                }
+            }
+        }
+    }
+
+    /// Returns the findings about a host, its jobs or its processes, in the order of the screen.
+    fn with_host(&self, id: HostId) -> impl Iterator<Item = &Finding> {
+        self.by_host.get(id.0 as usize).into_iter().flatten().filter_map(|&index| self.list.get(index))
     }
 
     /// Selects a finding by id.
@@ -194,7 +220,7 @@ impl Findings {
 
     /// Returns the active findings about a host, the worst first.
     pub fn of_host(&self, id: HostId) -> impl Iterator<Item = &Finding> {
-        self.list.iter().filter(move |finding| {
+        self.with_host(id).filter(move |finding| {
             finding.phase != FindingPhase::Pending && finding.hosts.iter().any(|(host, _)| *host == id)
         })
     }
@@ -202,7 +228,7 @@ impl Findings {
     /// Returns the alerts and suspicions about a host, in the order of the screen.
     pub fn alerts_of_host(&self, id: HostId) -> impl Iterator<Item = &Finding> {
         let about = move |finding: &&Finding| finding.hosts.iter().any(|(host, _)| *host == id);
-        self.list.iter().filter(|finding| finding.is_alerting() || finding.is_suspicion()).filter(about)
+        self.with_host(id).filter(|finding| finding.is_alerting() || finding.is_suspicion()).filter(about)
     }
 
     /// Returns the highest severity of the alerts on a host.
@@ -212,7 +238,7 @@ impl Findings {
 
     /// Returns the findings about a row of the list, the worst first, pending ones last.
     pub fn of_row<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Finding> {
-        self.list.iter().filter(|finding| concerns_row(finding, row))
+        self.with_host(row.key.host).filter(|finding| concerns_row(finding, row))
     }
 
     /// Returns text and finding for the STATE column: the worst active finding about the work of the row.
@@ -223,8 +249,7 @@ impl Findings {
 
     /// Returns the suspicion that the row is stuck; see [`Finding::is_suspicion`].
     pub fn suspicion_of_row<'a>(&'a self, row: &'a Row) -> Option<&'a Finding> {
-        // Few findings are suspicions, so that the jobs of few are compared.
-        self.list.iter().find(|finding| finding.is_suspicion() && concerns_row(finding, row))
+        self.with_host(row.key.host).find(|finding| finding.is_suspicion() && concerns_row(finding, row))
     }
 
     /// Returns whether an active finding says that the row may hang.
@@ -260,11 +285,7 @@ impl Findings {
                 (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
             }
         };
-        if self.list.is_empty() {
-            None
-        } else {
-            self.of_row(row).filter(|one| one.snoozed.is_none()).filter_map(rank).min()
-        }
+        self.of_row(row).filter(|one| one.snoozed.is_none()).filter_map(rank).min()
     }
 }
 
@@ -334,7 +355,9 @@ mod tests {
             finding
         };
         let rank = |rule: RuleId, severity: Severity, phase: FindingPhase| {
-            Findings { list: vec![about(rule, severity, phase)], ..Findings::default() }.rank_of_row(row)
+            let mut findings = Findings { list: vec![about(rule, severity, phase)], ..Findings::default() };
+            findings.index_by_host();
+            findings.rank_of_row(row)
         };
         let firing = |rule: RuleId, severity: Severity| rank(rule, severity, FindingPhase::Firing).expect("a rank");
         let ranks = [
