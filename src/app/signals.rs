@@ -274,7 +274,9 @@ pub(super) fn outcome_text(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::NotPermitted => "not permitted: only its user or root may signal it".to_owned(),
         ReplyOutcome::Refused(why) => format!("refused: {why}"),
         ReplyOutcome::Unknown => "unknown reply: check the process on its host".to_owned(),
-        ReplyOutcome::Environment(_) | ReplyOutcome::LogTail { .. } => "reply to another request".to_owned(),
+        ReplyOutcome::Environment(_) | ReplyOutcome::LogTail { .. } | ReplyOutcome::Examined(_) => {
+            "reply to another request".to_owned()
+        }
     }
 }
 

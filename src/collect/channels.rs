@@ -146,10 +146,6 @@ pub enum Command {
 
 /// Returns the refusal for a request that cannot be forwarded, or `None` if the request expects no reply.
 pub(super) fn refusal_reply(request: &Request, why: &str) -> Option<HostUpdate> {
-    match request {
-        Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
-            Some(HostUpdate::Reply(Reply { id: *id, outcome: ReplyOutcome::Refused(why.into()) }))
-        }
-        Request::Heartbeat { .. } | Request::Interval { .. } | Request::Resend => None,
-    }
+    let id = request.reply_id()?;
+    Some(HostUpdate::Reply(Reply { id, outcome: ReplyOutcome::Refused(why.into()) }))
 }

@@ -485,6 +485,7 @@ impl ConnectionLog {
                     ReplyOutcome::NotPermitted => "not permitted".to_owned(),
                     ReplyOutcome::Environment(_) => "environment received".to_owned(),
                     ReplyOutcome::LogTail { .. } => "log tail received".to_owned(),
+                    ReplyOutcome::Examined(_) => "examination received".to_owned(),
                     ReplyOutcome::Refused(why) => format!("refused: {why}"),
                     ReplyOutcome::Unknown => "unknown answer".to_owned(),
                 };

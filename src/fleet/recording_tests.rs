@@ -287,7 +287,7 @@ const KEPT: [(&str, &str); 22] = [
 ];
 
 /// The texts that no recording contains, because replies and requests are not recorded.
-const NOT_RECORDED: [&str; 9] = [
+const NOT_RECORDED: [&str; 32] = [
     "Request.Signal.argv",
     "Request.Signal.name",
     "Request.Signal.boot_id",
@@ -297,6 +297,29 @@ const NOT_RECORDED: [&str; 9] = [
     "ReplyOutcome.LogTail.path",
     "ReplyOutcome.LogTail.lines",
     "ReplyOutcome.Refused",
+    "Communicator.hash",
+    "Communicator.secondary_hash",
+    "ExaminationRefusal.reason",
+    "ExaminationRefusal.remedy",
+    "Frame.file",
+    "Frame.function",
+    "LinkErrorCount.name",
+    "LinkReading.device",
+    "LinkReading.layer",
+    "LinkReading.rate",
+    "LinkReading.state",
+    "NamedRank.host",
+    "OperationCounts.name",
+    "Peer.address",
+    "ProcessExamination.nccl_version",
+    "ProcessExamination.variables",
+    "RasReport.nccl_version",
+    "Request.Examine.boot_id",
+    "StackDump.tool",
+    "ThreadGroup.name",
+    "ThreadGroup.wait_channel",
+    "ThreadReading.wait_channel",
+    "ThreadStack.name",
 ];
 
 /// Messages in which every text is the name of its field in angle brackets.

@@ -6,6 +6,7 @@
 //! up to [`MAX_THREADS`]. A blocked thread that returns later ends if another one is idle.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,34 @@ type Task = Box<dyn FnOnce() + Send>;
 /// kB to the binary.
 pub(crate) fn spawn_thread(name: &str, stack_bytes: usize, work: Task) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).stack_size(stack_bytes).spawn(work).map(drop)
+}
+
+/// Starts threads for work that may block, at most `limit` at a time. Clones share the count.
+#[derive(Debug, Clone)]
+pub(crate) struct ThreadLimit {
+    running: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl ThreadLimit {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { running: Arc::default(), limit }
+    }
+
+    /// Starts a thread. Returns whether it was started: there may be too many.
+    pub(crate) fn spawn(&self, work: Task) -> bool {
+        let running = Arc::clone(&self.running);
+        let is_free = running.fetch_add(1, Ordering::Relaxed) < self.limit;
+        let counted = move || {
+            work();
+            running.fetch_sub(1, Ordering::Relaxed);
+        };
+        let is_started = is_free && spawn_thread("examine", STACK_BYTES, Box::new(counted)).is_ok();
+        if !is_started {
+            self.running.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_started
+    }
 }
 
 /// A queue of work and its threads. Clones share both.
@@ -212,6 +241,22 @@ mod tests {
         drop(release);
         pool.wait_until_idle(soon());
         assert_eq!(pool.0.lock().threads, 1, "the surplus thread ends");
+    }
+
+    #[test]
+    fn no_thread_starts_beyond_the_limit() {
+        let limit = ThreadLimit::new(2);
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let blocked = Arc::new(Mutex::new(blocked));
+        let start = || {
+            let blocked = Arc::clone(&blocked);
+            limit.spawn(Box::new(move || drop(blocked.lock().map(|blocked| blocked.recv()))))
+        };
+        assert_eq!([start(), start(), start(), start()], [true, true, false, false]);
+        drop(release);
+        while !start() {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Communication with the controller: the listener reads requests and answers them immediately, [`Control`] hands them
-//! to the sampling thread, and [`Output`] writes lines from both threads.
+//! to the sampling thread, and [`Output`] writes lines from both threads, and from those that examine a process.
 
+use super::examine::{Examinations, ExamineRequest};
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
 use super::process_requests::{ProcessIdentity, SeenProgram, environment, log_tail, send_signal};
 use super::sampler::{MAX_INTERVAL, MIN_INTERVAL, clamp_interval};
@@ -10,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::{Errno, read, write};
 use serde::Deserialize;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Without a request for this long the controller is considered dead.
@@ -90,9 +91,9 @@ impl Policy {
 }
 
 /// Serves requests until there is a reason to end. `request_timeout` is [`REQUEST_TIMEOUT`] outside tests.
-pub(crate) fn listen<O: AsFd>(
+pub(crate) fn listen<O: AsFd + Send + Sync + 'static>(
     input: impl AsFd,
-    output: &Output<O>,
+    output: &Arc<Output<O>>,
     control: &Control,
     boot_id: Option<&str>,
     policy: &mut PolicyMonitor,
@@ -103,6 +104,7 @@ pub(crate) fn listen<O: AsFd>(
     let mut last_request = Instant::now();
     let mut is_awake = false;
     let mut answers = AnswerQueue { output, bytes: Vec::new(), write_lock: None };
+    let examinations = Examinations::new();
     loop {
         if answers.write_without_waiting().is_err() {
             return ListenerExit::IoError;
@@ -144,7 +146,15 @@ pub(crate) fn listen<O: AsFd>(
                 Ok(Some(line)) => {
                     last_request = Instant::now();
                     is_awake = true;
-                    if let Some(answer) = handle_request(line, control, boot_id)
+                    let send = || -> Box<dyn FnOnce(Message) + Send> {
+                        let output = Arc::clone(output);
+                        Box::new(move |message| {
+                            // The listener ends the probe if the output is closed.
+                            let _closed: Result<(), Errno> = output.send(&message);
+                        })
+                    };
+                    let mut examine = |request| examinations.start(request, &policy.current, boot_id, send()).err();
+                    if let Some(answer) = handle_request(line, control, boot_id, &mut examine)
                         && let Ok(line) = encode(&answer)
                     {
                         answers.bytes.extend_from_slice(&line);
@@ -155,8 +165,14 @@ pub(crate) fn listen<O: AsFd>(
     }
 }
 
-/// Handles one request line. Returns the answer, if the request has one.
-fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Option<Message> {
+/// Handles one request line. Returns the answer, if the request has one. `examine` starts an examination, which sends its
+/// answer later, and returns an outcome if it is refused.
+fn handle_request(
+    line: &[u8],
+    control: &Control,
+    boot_id: Option<&str>,
+    examine: &mut dyn FnMut(ExamineRequest) -> Option<ReplyOutcome>,
+) -> Option<Message> {
     if line.is_empty() {
         return None;
     }
@@ -200,6 +216,10 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
         }
         Ok(Request::LogTail { id, boot_id: target_boot_id, pid, start_ticks }) => {
             reply(id, log_tail(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))
+        }
+        Ok(Request::Examine { id, boot_id, pid, start_ticks, parts, accept_ras_risk }) => {
+            let request = ExamineRequest { id, boot_id, pid, start_ticks, parts, accept_ras_risk };
+            examine(request).and_then(|outcome| reply(id, outcome))
         }
         Err(error) => {
             control.note(format!("a request was not understood: {error}"));
@@ -482,7 +502,8 @@ mod tests {
         requester.write_all(requests.as_bytes()).expect("writes");
         drop(requester);
         let control = Control::new(Duration::from_secs(2));
-        let end = listen(input, &Output::new(writer), &control, Some("b0071d"), &mut no_policy(), REQUEST_TIMEOUT);
+        let end =
+            listen(input, &Arc::new(Output::new(writer)), &control, Some("b0071d"), &mut no_policy(), REQUEST_TIMEOUT);
         let lines = BufReader::new(std::fs::File::from(reader)).lines().map(|line| line.expect("utf-8")).collect();
         (end, lines, control)
     }
@@ -497,6 +518,41 @@ mod tests {
             (ListenerExit::InputClosed, vec!["{\"echo\":{\"id\":1}}".into(), "{\"echo\":{\"id\":2}}".into()])
         );
         assert_eq!(control.take_requests().acknowledged, Some(9));
+    }
+
+    #[test]
+    fn an_examination_does_not_delay_heartbeats() {
+        let mut job = std::process::Command::new("sleep").arg("600").spawn().expect("starts");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", job.id())).expect("it runs");
+        let start_ticks = stat.rsplit(' ').nth(52 - 22).expect("field 22 of 52");
+        let examine = |id: u64, boot_id: &str| {
+            format!(
+                "{{\"examine\":{{\"id\":{id},\"boot_id\":\"{boot_id}\",\"pid\":{},\"start_ticks\":{start_ticks},\
+                 \"parts\":[\"process\",\"links\"]}}}}\n",
+                job.id()
+            )
+        };
+        let requests = [examine(1, "b0071d"), "{\"heartbeat\":{\"id\":2}}\n".to_owned(), examine(3, "other")].concat();
+        let (end, lines, _) = run_listener(&requests);
+        job.kill().and_then(|()| job.wait()).expect("ends");
+        assert_eq!(end, ListenerExit::InputClosed);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        let place = |start: &str| lines.iter().position(|line| line.starts_with(start)).expect(start);
+        let examined = place("{\"reply\":{\"id\":1,\"outcome\":{\"examined\":{\"process\":{");
+        assert_eq!(examined, 2, "it takes a second: {lines:?}");
+        assert!(lines[place("{\"reply\":{\"id\":3,")].ends_with(",\"outcome\":\"reused\"}}"), "{lines:?}");
+        assert_eq!(lines[place("{\"echo\"")], "{\"echo\":{\"id\":2}}");
+    }
+
+    #[test]
+    fn an_examination_that_is_refused_is_answered_at_once() {
+        let mut refuse = |request: ExamineRequest| {
+            assert_eq!((request.id, request.pid, request.accept_ras_risk), (4, 2, true));
+            Some(ReplyOutcome::Gone)
+        };
+        let line = br#"{"examine":{"id":4,"boot_id":"b","pid":2,"start_ticks":3,"parts":[],"accept_ras_risk":true}}"#;
+        let answer = handle_request(line, &Control::new(Duration::from_secs(2)), None, &mut refuse);
+        assert_eq!(answer, Some(Message::Reply(Reply { id: 4, outcome: ReplyOutcome::Gone })));
     }
 
     #[test]
@@ -543,7 +599,7 @@ mod tests {
         let (_reader, writer) = pipe().expect("pipe");
         let control = Control::new(Duration::from_secs(2));
         let limit = Duration::from_millis(20);
-        let end = listen(input, &Output::new(writer), &control, None, &mut no_policy(), limit);
+        let end = listen(input, &Arc::new(Output::new(writer)), &control, None, &mut no_policy(), limit);
         assert_eq!(end, ListenerExit::RequestTimeout(limit));
         assert_eq!(
             ListenerExit::RequestTimeout(REQUEST_TIMEOUT).farewell().as_deref(),
@@ -562,7 +618,7 @@ mod tests {
             rustix::io::ioctl_fionbio(&writer, true).expect("non-blocking");
             while write(&writer, &[0; 4096]).is_ok() {}
             rustix::io::ioctl_fionbio(&writer, false).expect("blocking");
-            let output = Output::new(writer);
+            let output = Arc::new(Output::new(writer));
             let write_lock = hold.then(|| output.write_lock.lock());
             let requester = std::thread::spawn(move || {
                 // The pipe breaks when the listener ends.
@@ -623,7 +679,7 @@ mod tests {
         drop(reader);
         requester.write_all(b"{\"heartbeat\":{\"id\":1}}\n").expect("writes");
         let control = Control::new(Duration::from_secs(2));
-        let end = listen(input, &Output::new(writer), &control, None, &mut no_policy(), REQUEST_TIMEOUT);
+        let end = listen(input, &Arc::new(Output::new(writer)), &control, None, &mut no_policy(), REQUEST_TIMEOUT);
         assert_eq!(end, ListenerExit::IoError);
     }
 
@@ -634,7 +690,7 @@ mod tests {
         let (_reader, writer) = pipe().expect("pipe");
         let feeder = std::thread::spawn(move || while requester.write_all(&[b'x'; 4096]).is_ok() {});
         let control = Control::new(Duration::from_secs(2));
-        let end = listen(input, &Output::new(writer), &control, None, &mut no_policy(), REQUEST_TIMEOUT);
+        let end = listen(input, &Arc::new(Output::new(writer)), &control, None, &mut no_policy(), REQUEST_TIMEOUT);
         assert_eq!(end, ListenerExit::RequestTooLong);
         feeder.join().expect("ends");
     }

@@ -1,7 +1,8 @@
 //! The administrator's policy for probes on a host: `/etc/gpufleet/policy.json`.
 //!
 //! ```json
-//! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9", "probe_sha256": ["99cd52fd..."]}
+//! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9", "probe_sha256": ["99cd52fd..."],
+//!  "allow_examine": true, "allow_ras": true}
 //! ```
 
 use super::procfs::FileReader;
@@ -30,6 +31,10 @@ pub(crate) struct Policy {
     pub(crate) min_interval: Duration,
     /// A message for the users who watch this host.
     pub(crate) message: Option<SafeText>,
+    /// No process may be examined.
+    pub(crate) forbids_examine: bool,
+    /// NCCL RAS may not be queried.
+    pub(crate) forbids_ras: bool,
 }
 
 impl Policy {
@@ -51,6 +56,12 @@ struct PolicyFile {
     /// The only programs that may run, by their SHA-256 in hexadecimal digits.
     #[serde(default)]
     probe_sha256: Option<Vec<SafeText>>,
+    /// Whether processes of the login user may be examined on request.
+    #[serde(default = "default_allow")]
+    allow_examine: bool,
+    /// Whether an examination may query NCCL RAS.
+    #[serde(default = "default_allow")]
+    allow_ras: bool,
 }
 
 fn default_allow() -> bool {
@@ -76,7 +87,7 @@ impl PolicyFiles {
     pub(crate) fn read(&mut self) -> Policy {
         let mut all = Policy::default();
         for path in &self.paths {
-            let Policy { refusal, min_interval, message } = match self.reader.read(path) {
+            let Policy { refusal, min_interval, message, forbids_examine, forbids_ras } = match self.reader.read(path) {
                 Ok(text) => parse(path, text, self.own_sha256.as_deref()),
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 // A FIFO has no offset to read at.
@@ -86,6 +97,8 @@ impl PolicyFiles {
             all.refusal = all.refusal.or(refusal);
             all.min_interval = all.min_interval.max(min_interval);
             all.message = all.message.or(message);
+            all.forbids_examine |= forbids_examine;
+            all.forbids_ras |= forbids_ras;
         }
         all
     }
@@ -121,7 +134,7 @@ fn parse(path: &str, text: &[u8], own_sha256: Option<&str>) -> Policy {
         Err("not a JSON object".to_owned())
     };
     match parsed {
-        Ok(PolicyFile { allow, min_interval, message, probe_sha256 }) => {
+        Ok(PolicyFile { allow, min_interval, message, probe_sha256, allow_examine, allow_ras }) => {
             let message = message.filter(|message| !message.is_empty()).map(SafeText::from);
             let is_listed = probe_sha256.is_none_or(|listed| {
                 own_sha256.is_some_and(|own| listed.iter().any(|hash| hash.eq_ignore_ascii_case(own)))
@@ -135,7 +148,13 @@ fn parse(path: &str, text: &[u8], own_sha256: Option<&str>) -> Policy {
                 Some(message) => Some(message.clone()),
                 None => Some(format!("{path} allows no probe on this host").into()),
             };
-            Policy { refusal, min_interval: interval(min_interval), message }
+            Policy {
+                refusal,
+                min_interval: interval(min_interval),
+                message,
+                forbids_examine: !allow_examine,
+                forbids_ras: !allow_ras,
+            }
         }
         Err(error) => Policy::refused(format!("{path} is invalid, so no probe may run: {error}")),
     }
@@ -165,6 +184,18 @@ mod tests {
             let interval = policy(&format!("{{\"min_interval\": {parsed}}}")).min_interval;
             assert_eq!(interval, Duration::from_millis(expected), "{parsed}");
         }
+    }
+
+    #[test]
+    fn examinations_and_queries_of_nccl_ras_can_be_forbidden() {
+        let forbids = |text: &str| {
+            let policy = policy(text);
+            (policy.forbids_examine, policy.forbids_ras, policy.refusal.is_some())
+        };
+        assert_eq!(forbids(r#"{"allow_examine": true, "allow_ras": true}"#), (false, false, false));
+        assert_eq!(forbids(r#"{"allow_examine": false}"#), (true, false, false));
+        assert_eq!(forbids(r#"{"allow_ras": false}"#), (false, true, false));
+        assert_eq!(forbids(r#"{"allow_ras": "no"}"#), (false, false, true), "an invalid policy forbids the probe");
     }
 
     #[test]
@@ -232,5 +263,9 @@ mod tests {
         std::fs::write(path("two"), r#"{"allow": false, "min_interval": 3}"#).expect("writes");
         let policy = policy_files.read();
         assert!(policy.refusal.is_some() && policy.min_interval == Duration::from_secs(5));
+        std::fs::write(path("one"), r#"{"allow_examine": false}"#).expect("writes");
+        std::fs::write(path("two"), r#"{"allow_ras": false}"#).expect("writes");
+        let policy = policy_files.read();
+        assert_eq!((policy.forbids_examine, policy.forbids_ras, policy.refusal), (true, true, None));
     }
 }

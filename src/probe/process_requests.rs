@@ -188,9 +188,9 @@ fn in_background(
     }
 }
 
-/// Holds the answer of the thread until the listener takes it or its timeout passes.
+/// Holds the answer of a thread until the requester takes it or its timeout passes.
 #[derive(Debug)]
-struct AnswerSlot<T> {
+pub(crate) struct AnswerSlot<T> {
     answer: Mutex<Option<T>>,
     condvar: Condvar,
 }
@@ -202,13 +202,13 @@ impl<T> Default for AnswerSlot<T> {
 }
 
 impl<T> AnswerSlot<T> {
-    fn put(&self, answer: T) {
+    pub(crate) fn put(&self, answer: T) {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         self.condvar.notify_all();
     }
 
     /// Waits for the answer, at most `limit`.
-    fn take(&self, limit: Duration) -> Option<T> {
+    pub(crate) fn take(&self, limit: Duration) -> Option<T> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.condvar.wait_timeout_while(answer, limit, |answer| answer.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
@@ -216,7 +216,7 @@ impl<T> AnswerSlot<T> {
 }
 
 /// Checks that the target exists, has the expected identity and belongs to this user.
-fn check_own_process(
+pub(crate) fn check_own_process(
     target: ProcessIdentity<'_>,
     boot_id: Option<&str>,
     reader: &mut FileReader,

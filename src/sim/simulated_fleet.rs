@@ -217,7 +217,7 @@ impl SimulatedProbe {
                 let is_same_boot = *boot_id == host.boot_id(seconds(now));
                 reply(id, if is_same_boot { host.signal(*pid, *start_ticks) } else { ReplyOutcome::Reused })
             }
-            Request::Environment { id, .. } | Request::LogTail { id, .. } => {
+            Request::Environment { id, .. } | Request::LogTail { id, .. } | Request::Examine { id, .. } => {
                 reply(id, ReplyOutcome::Refused("a simulated process has no files".into()))
             }
         }

@@ -31,6 +31,30 @@ pub const MAX_NOTES: usize = 256;
 /// Maximum number of environment variables, or of log lines, in a reply. The probe sends at most 1024 variables, and 4
 /// KiB of a log.
 pub const MAX_REPLY_LINES: usize = 8192;
+/// Maximum number of parts that an examination can ask for or refuse.
+pub const MAX_EXAMINATION_PARTS: usize = 16;
+/// Maximum number of ports in an examination.
+pub const MAX_LINKS: usize = 64;
+/// Maximum number of error counters of one port.
+pub const MAX_LINK_ERRORS: usize = 16;
+/// Maximum number of groups of threads in an examination.
+pub const MAX_THREAD_GROUPS: usize = 48;
+/// Maximum number of environment variables in an examination.
+pub const MAX_VARIABLES: usize = 64;
+/// Maximum number of TCP peers in an examination.
+pub const MAX_PEERS: usize = 64;
+/// Maximum number of Python stacks in an examination.
+pub const MAX_STACKS: usize = 16;
+/// Maximum number of frames of one Python stack.
+pub const MAX_FRAMES: usize = 24;
+/// Maximum number of NCCL communicators in an examination.
+pub const MAX_COMMUNICATORS: usize = 64;
+/// Maximum number of kinds of operation of one communicator. NCCL counts five.
+pub const MAX_OPERATIONS: usize = 16;
+/// Maximum number of different counts of one operation.
+pub const MAX_COUNTS: usize = 8;
+/// Maximum number of ranks in each list of a communicator.
+pub const MAX_NAMED_RANKS: usize = 16;
 
 /// Declares functions for `#[serde(deserialize_with)]`, each with the limit of a list and the words for its entries.
 macro_rules! limited_lists {
@@ -53,6 +77,19 @@ limited_lists! {
     filesystems: MAX_FILESYSTEMS, "file systems";
     notes: MAX_NOTES, "notes";
     reply_lines: MAX_REPLY_LINES, "lines in a reply";
+    examination_parts: MAX_EXAMINATION_PARTS, "parts of an examination";
+    refusals: MAX_EXAMINATION_PARTS, "refusals of an examination";
+    links: MAX_LINKS, "ports";
+    link_errors: MAX_LINK_ERRORS, "error counters of one port";
+    thread_groups: MAX_THREAD_GROUPS, "groups of threads";
+    variables: MAX_VARIABLES, "variables of one process";
+    peers: MAX_PEERS, "peers of one process";
+    stacks: MAX_STACKS, "stacks";
+    frames: MAX_FRAMES, "frames of one stack";
+    communicators: MAX_COMMUNICATORS, "communicators";
+    operations: MAX_OPERATIONS, "operations of one communicator";
+    counts: MAX_COUNTS, "counts of one operation";
+    named_ranks: MAX_NAMED_RANKS, "named ranks";
 }
 
 /// For `#[serde(deserialize_with)]`: a list of GPUs that may be `null`.

@@ -3,8 +3,8 @@
 
 use super::open_enum::open_enums;
 use super::{
-    DriverError, GpuColumns, GpuHealthColumns, GpuInfo, GpuProcessColumns, HostReading, ProcessColumns, ProcessFacts,
-    RecentPast, SafeText, Scope, XidEvent, limits,
+    DriverError, Examination, ExaminationPart, GpuColumns, GpuHealthColumns, GpuInfo, GpuProcessColumns, HostReading,
+    ProcessColumns, ProcessFacts, RecentPast, SafeText, Scope, XidEvent, limits,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -299,6 +299,37 @@ pub enum Request {
         /// Must be the start time of the process with this pid.
         start_ticks: u64,
     },
+    /// Examines a process of the login user, for a job that looks hung. The answer may take 20 s; other requests are answered
+    /// meanwhile.
+    Examine {
+        /// Returned in the `Reply`.
+        id: u64,
+        /// Must be the boot id of the host.
+        boot_id: SafeText,
+        /// Must be greater than 1.
+        pid: u32,
+        /// Must be the start time of the process with this pid.
+        start_ticks: u64,
+        /// The parts to read, at most [`limits::MAX_EXAMINATION_PARTS`]. A part that the probe does not know is refused.
+        #[serde(deserialize_with = "limits::examination_parts")]
+        parts: Vec<ExaminationPart>,
+        /// Query NCCL RAS even if its version is unknown or has known faults by which a query may crash the job.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        accept_ras_risk: bool,
+    },
+}
+
+impl Request {
+    /// Returns the id of the reply that the request expects. Heartbeats are answered by an `Echo`.
+    pub fn reply_id(&self) -> Option<u64> {
+        match self {
+            Self::Signal { id, .. }
+            | Self::Environment { id, .. }
+            | Self::LogTail { id, .. }
+            | Self::Examine { id, .. } => Some(*id),
+            Self::Heartbeat { .. } | Self::Interval { .. } | Self::Resend => None,
+        }
+    }
 }
 
 /// A signal that can be sent.
@@ -349,6 +380,8 @@ pub enum ReplyOutcome {
         #[serde(deserialize_with = "limits::reply_lines")]
         lines: Vec<SafeText>,
     },
+    /// The parts of an examination that could be read, and the reasons why the others could not.
+    Examined(Box<Examination>),
     /// The request cannot be fulfilled here, with the reason.
     Refused(SafeText),
     /// A result that this version does not know.

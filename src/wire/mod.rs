@@ -14,6 +14,7 @@
 //!   older controller of the same protocol. The probe refuses a [`Request`] that it does not know, by its id.
 
 pub mod codec;
+pub mod examination;
 #[cfg(feature = "controller")]
 pub mod format;
 pub mod gpu;
@@ -29,6 +30,11 @@ pub mod shell;
 mod columns;
 mod open_enum;
 
+pub use examination::{
+    Communicator, Examination, ExaminationPart, ExaminationRefusal, Frame, LinkErrorCount, LinkReading, NamedRank,
+    OperationCounts, Peer, ProcessExamination, RankAbsence, RanksAtCount, RasReport, StackDump, ThreadGroup,
+    ThreadReading, ThreadStack,
+};
 pub use gpu::{
     Availability, ClocksEventReasons, ComputeMode, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth,
     GpuHealthColumns, GpuInfo, GpuReading, RecentPast, RecoveryAction, XidEvent,

@@ -256,7 +256,10 @@ impl Adapter {
                     self.sent_facts.clear();
                     self.next_sample = self.next_sample.map(|_| Instant::now());
                 }
-                Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
+                Request::Signal { id, .. }
+                | Request::Environment { id, .. }
+                | Request::LogTail { id, .. }
+                | Request::Examine { id, .. } => {
                     let why = "this host is read through nvidia-smi; the request needs the probe".into();
                     self.send_message(&Message::Reply(Reply { id, outcome: ReplyOutcome::Refused(why) })).await?;
                 }

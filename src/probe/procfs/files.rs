@@ -1,6 +1,7 @@
 //! Reads files of /proc and /sys, and parses those that describe one process.
 
 use crate::wire::ProcessState;
+use crate::wire::codec::LineBuffer;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, open, openat, readlinkat};
 use rustix::io::Errno;
@@ -72,6 +73,36 @@ impl FileReader {
             }
         }
         Ok(&self.bytes[..self.filled])
+    }
+
+    /// Calls `visit` for each line of `/proc/PID/NAME`, of which at most `limit` bytes are read. Returns whether it was read
+    /// to its end. It holds a few lines in memory, however long the file is.
+    pub(crate) fn each_line(
+        &mut self,
+        pid: u32,
+        name: &str,
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Errno> {
+        let file = self.open_process(pid, name)?;
+        let mut lines = LineBuffer::default();
+        let mut bytes = [0; 8192];
+        let mut filled = 0;
+        while filled < limit {
+            match rustix::io::read(&file, &mut bytes[..]) {
+                Ok(0) => return Ok(true),
+                Ok(count) => {
+                    filled += count;
+                    lines.push(&bytes[..count]);
+                    while let Ok(Some(line)) = lines.next_line() {
+                        visit(line);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the target of the link `/proc/PID/NAME`, without access to the target.
@@ -155,6 +186,8 @@ pub(crate) struct Stat<'a> {
     pub(crate) parent: u32,
     /// Field 6.
     pub(crate) session: u32,
+    /// Field 14: user time, in ticks.
+    pub(crate) user_ticks: u64,
     /// Fields 14 and 15: user plus system time, in ticks.
     pub(crate) cpu_ticks: u64,
     /// Field 20.
@@ -187,6 +220,7 @@ impl<'a> Stat<'a> {
             state,
             parent,
             session,
+            user_ticks: user,
             cpu_ticks: user.saturating_add(system),
             threads,
             start_ticks,
@@ -197,16 +231,17 @@ impl<'a> Stat<'a> {
 
 /// Returns the real user id: the first number after `Uid:` in `/proc/PID/status` (proc_pid_status(5)).
 pub(crate) fn real_uid(status: &[u8]) -> Option<u32> {
-    field(status, b"Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+    status_field(status, b"Uid:")?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Returns whether SIGHUP (1) is in `SigIgn`, the set of ignored signals in `/proc/PID/status`.
 pub(crate) fn ignores_hangup(status: &[u8]) -> Option<bool> {
-    let set = u64::from_str_radix(field(status, b"SigIgn:")?.trim(), 16).ok()?;
+    let set = u64::from_str_radix(status_field(status, b"SigIgn:")?.trim(), 16).ok()?;
     Some(set & 1 == 1)
 }
 
-fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
+/// Returns the text behind `name`, such as `NSpid:`, in `/proc/PID/status`.
+pub(crate) fn status_field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
     std::str::from_utf8(line).ok()
 }
@@ -260,6 +295,22 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_visited_up_to_a_limit() {
+        let mut reader = FileReader::default();
+        let pid = std::process::id();
+        let (mut lines, mut is_whole) = (0, true);
+        let is_complete = reader.each_line(pid, "smaps", 1 << 22, &mut |line| {
+            lines += 1;
+            is_whole &= !line.contains(&b'\n') && !line.is_empty();
+        });
+        assert!(is_complete == Ok(true) && lines > 500 && is_whole, "{is_complete:?} {lines}");
+        let mut fewer = 0;
+        assert_eq!(reader.each_line(pid, "smaps", 4000, &mut |_| fewer += 1), Ok(false));
+        assert!(fewer < lines);
+        assert_eq!(reader.each_line(u32::MAX, "smaps", 4000, &mut |_| {}), Err(Errno::NOENT));
+    }
+
+    #[test]
     fn a_limit_truncates_the_file() {
         let mut reader = FileReader::default();
         let pid = std::process::id();
@@ -277,6 +328,7 @@ mod tests {
             state: ProcessState::DiskSleep,
             parent: 4200,
             session: 4100,
+            user_ticks: 5000,
             cpu_ticks: 5250,
             threads: 17,
             start_ticks: 987_654,

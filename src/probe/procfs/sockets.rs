@@ -10,6 +10,7 @@ use crate::probe::blocking::{BlockingPool, Pending};
 use crate::wire::ProcessFacts;
 use rustix::fs::{RawDir, readlinkat};
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -135,7 +136,7 @@ impl SocketTables {
 /// memory lock of the process to read its environment.
 fn read(pid: u32, tables: &SocketTables) -> Option<TcpSockets> {
     let mut reader = FileReader::default();
-    let inodes = socket_inodes(pid, &mut reader)?;
+    let inodes = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader)?;
     let mut sockets = TcpSockets::default();
     if !inodes.is_empty() {
         tables.count(pid, &inodes, &mut reader, &mut sockets);
@@ -148,14 +149,14 @@ fn read(pid: u32, tables: &SocketTables) -> Option<TcpSockets> {
     Some(sockets)
 }
 
-/// The inodes of the sockets among the descriptors of a process.
-fn socket_inodes(pid: u32, reader: &mut FileReader) -> Option<Vec<u64>> {
+/// The inodes of the sockets among the first `max_descriptors` of a process.
+pub(crate) fn socket_inodes(pid: u32, max_descriptors: usize, reader: &mut FileReader) -> Option<Vec<u64>> {
     let directory = reader.open_process(pid, "fd").ok()?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&directory, &mut buffer);
     let mut inodes = Vec::new();
     let mut link = Vec::new();
-    for _ in 0..MAX_DESCRIPTORS {
+    for _ in 0..max_descriptors {
         let Some(Ok(entry)) = entries.next() else { break };
         let Ok(target) = readlinkat(&directory, entry.file_name(), link) else {
             link = Vec::new();
@@ -172,19 +173,83 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
     std::str::from_utf8(link).ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`, in
-/// which addresses, ports and states are hexadecimal. Other states than LISTEN and ESTABLISHED are left out.
-fn entry(line: &[u8]) -> Option<TableEntry> {
-    const ESTABLISHED: &str = "01";
-    const LISTEN: &str = "0A";
+/// State of an established connection in a table (`include/net/tcp_states.h`).
+const ESTABLISHED: &str = "01";
+/// State of a listening socket.
+const LISTEN: &str = "0A";
+
+/// Fields of a line of `/proc/net/tcp`, in which addresses, ports and states are hexadecimal.
+struct TableLine<'a> {
+    local: &'a str,
+    remote: &'a str,
+    state: &'a str,
+    inode: u64,
+}
+
+/// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`. Other
+/// states than LISTEN and ESTABLISHED are left out.
+fn table_line(line: &[u8]) -> Option<TableLine<'_>> {
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let port = fields.nth(1)?.rsplit(':').next()?;
-    let listening_port = match fields.nth(1)? {
-        LISTEN => Some(u16::from_str_radix(port, 16).ok()?),
-        ESTABLISHED => None,
+    let (local, remote, state) = (fields.nth(1)?, fields.next()?, fields.next()?);
+    if !matches!(state, LISTEN | ESTABLISHED) {
+        return None;
+    }
+    Some(TableLine { local, remote, state, inode: fields.nth(5)?.parse().ok()? })
+}
+
+/// Parses a line of `/proc/net/tcp`.
+fn entry(line: &[u8]) -> Option<TableEntry> {
+    let line = table_line(line)?;
+    let listening_port = if line.state == LISTEN { Some(address(line.local)?.1) } else { None };
+    Some(TableEntry { inode: line.inode, listening_port })
+}
+
+/// Parses `0100007F:1F90`, or the same with 32 digits for IPv6. The kernel prints the address as 32-bit numbers in the
+/// byte order of the host.
+fn address(text: &str) -> Option<(IpAddr, u16)> {
+    let (digits, port) = text.split_once(':')?;
+    let mut bytes = [0; 16];
+    let words = bytes.chunks_exact_mut(4).zip(0..);
+    for (word, at) in words.take(digits.len().div_ceil(8)) {
+        let number = u32::from_str_radix(digits.get(8 * at..8 * at + 8)?, 16).ok()?;
+        word.copy_from_slice(&number.to_ne_bytes());
+    }
+    let ip = match digits.len() {
+        8 => IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]),
+        32 => Ipv6Addr::from(bytes).to_canonical(),
         _ => return None,
     };
-    Some(TableEntry { inode: fields.nth(5)?.parse().ok()?, listening_port })
+    Some((ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// Maximum size of a table that [`socket_list`] reads.
+const MAX_LISTED_BYTES: usize = 4 << 20;
+
+/// The TCP sockets of one process, for an examination.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct SocketList {
+    /// Ports on which it listens.
+    pub(crate) listening_ports: Vec<u16>,
+    /// The other end of each established connection: address and port.
+    pub(crate) peers: Vec<(IpAddr, u16)>,
+}
+
+/// Reads the TCP sockets of a process. Returns `None` if its descriptors may not be listed.
+pub(crate) fn socket_list(pid: u32, reader: &mut FileReader) -> Option<SocketList> {
+    let inodes = socket_inodes(pid, MAX_DESCRIPTORS, reader)?;
+    let mut sockets = SocketList::default();
+    for table in ["net/tcp", "net/tcp6"] {
+        // A host without IPv6 has no tcp6.
+        let _absent = reader.each_line(pid, table, MAX_LISTED_BYTES, &mut |line| {
+            let Some(line) = table_line(line).filter(|line| inodes.contains(&line.inode)) else { return };
+            if line.state == LISTEN {
+                sockets.listening_ports.extend(address(line.local).map(|(_, port)| port));
+            } else {
+                sockets.peers.extend(address(line.remote));
+            }
+        });
+    }
+    Some(sockets)
 }
 
 /// The port in `MASTER_PORT`, on which rank 0 of a distributed job listens for the others.
@@ -217,6 +282,36 @@ mod tests {
         for line in [HEADER, closing, "", "0: 1 2", "0: x:y 0:0 0A a b c d e f", &listens[..60]] {
             assert_eq!(read(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn addresses_are_in_the_byte_order_of_the_host() {
+        let hex = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
+        let four = format!("{}:7148", hex([10, 0, 0, 5]));
+        assert_eq!(address(&four), Some(("10.0.0.5".parse().unwrap(), 29000)));
+        let six = |words: [[u8; 4]; 4]| words.map(hex).concat() + ":0016";
+        let global = six([[0x20, 1, 0x0d, 0xb8], [0; 4], [0; 4], [0, 0, 0, 7]]);
+        assert_eq!(address(&global), Some(("2001:db8::7".parse().unwrap(), 22)));
+        let mapped = six([[0; 4], [0; 4], [0, 0, 0xff, 0xff], [10, 0, 0, 5]]);
+        assert_eq!(address(&mapped), Some(("10.0.0.5".parse().unwrap(), 22)), "an IPv4 peer of an IPv6 socket");
+        for text in ["", "0100007F", "0100007:1F90", "0100007F:x", "ö100007F:1F90", &"0".repeat(40), &four[1..]] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn peers_of_a_process_are_listed() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let port = listener.local_addr().expect("an address").port();
+        let client = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        let (_server, _) = listener.accept().expect("accepts");
+        let sockets = socket_list(std::process::id(), &mut FileReader::default()).expect("own descriptors");
+        assert!(sockets.listening_ports.contains(&port), "{sockets:?}");
+        let local = client.local_addr().expect("an address").port();
+        for peer in [port, local] {
+            assert!(sockets.peers.contains(&(IpAddr::from([127, 0, 0, 1]), peer)), "{peer}: {sockets:?}");
+        }
+        assert_eq!(socket_list(u32::MAX, &mut FileReader::default()), None);
     }
 
     #[test]

@@ -1,0 +1,227 @@
+//! Facts of a process for which the kernel takes its memory lock, or that lie on a file system: its environment, and the
+//! NCCL library that it has mapped.
+//!
+//! A process that hangs in the kernel may hold that lock, and its file server may not answer: a thread that reads these
+//! facts may not return.
+
+use crate::probe::procfs::FileReader;
+use crate::wire::SafeText;
+
+/// Maximum number of bytes of an environment.
+const MAX_ENVIRONMENT_BYTES: usize = 128 * 1024;
+/// Maximum number of bytes of `/proc/PID/maps`. A process of PyTorch has about 1 MB.
+const MAX_MAPS_BYTES: usize = 8 << 20;
+/// Maximum number of different NCCL libraries that are looked at.
+const MAX_LIBRARIES: usize = 4;
+/// Maximum number of entries of a `site-packages` directory.
+const MAX_PACKAGES: usize = 20_000;
+/// The directory of the library in the wheels of NVIDIA, below `site-packages`.
+const WHEEL_DIRECTORY: &str = "/nvidia/nccl/lib";
+
+/// The facts. A value that cannot be read is empty or absent.
+#[derive(Debug, Default)]
+pub(super) struct MemoryFacts {
+    /// `/proc/PID/environ`: `NAME=value`, separated by zero bytes.
+    pub(super) environment: Vec<u8>,
+    /// Whether an NCCL library is mapped. Absent if that cannot be known, as with a PyTorch that may contain NCCL.
+    pub(super) has_nccl: Option<bool>,
+    /// Version of that library, for example `2.27.5`. Absent if nothing names it, or if several libraries differ.
+    pub(super) nccl_version: Option<SafeText>,
+}
+
+impl MemoryFacts {
+    /// Reads the facts. May block.
+    pub(super) fn read(pid: u32) -> Self {
+        let mut reader = FileReader::default();
+        let environment = environment(pid, &mut reader);
+        let mut libraries = NcclLibraries::default();
+        let is_complete = reader.each_line(pid, "maps", MAX_MAPS_BYTES, &mut |line| libraries.add_mapping(line));
+        let has_nccl = match is_complete {
+            _ if !libraries.paths.is_empty() => Some(true),
+            Ok(true) if !libraries.may_be_static => Some(false),
+            _ => None,
+        };
+        // Through `root`, since the paths of a container are those of its own file system.
+        let nccl_version = libraries.version(&format!("/proc/{pid}/root"));
+        Self { environment, has_nccl, nccl_version }
+    }
+}
+
+/// Reads `/proc/PID/environ`. May block.
+pub(super) fn environment(pid: u32, reader: &mut FileReader) -> Vec<u8> {
+    reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).map(<[u8]>::to_vec).unwrap_or_default()
+}
+
+/// Returns the value of a variable.
+pub(super) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// The NCCL libraries among the mapped files of a process.
+#[derive(Debug, Default)]
+struct NcclLibraries {
+    /// Their paths, which have no links: the kernel resolves them.
+    paths: Vec<String>,
+    /// A library is mapped that contains NCCL in some builds.
+    may_be_static: bool,
+}
+
+impl NcclLibraries {
+    /// Adds a line of `/proc/PID/maps` (proc_pid_maps(5)): `address permissions offset device inode path`.
+    fn add_mapping(&mut self, line: &[u8]) {
+        let Some(start) = line.iter().position(|&byte| byte == b'/') else { return };
+        let Ok(path) = std::str::from_utf8(&line[start..]) else { return };
+        let (directory, name) = path.rsplit_once('/').unwrap_or_default();
+        // A library that was removed from a file server while it was mapped has another name.
+        if name.starts_with("libnccl.so") || directory.ends_with(WHEEL_DIRECTORY) {
+            if self.paths.len() < MAX_LIBRARIES && self.paths.iter().all(|known| known != path) {
+                self.paths.push(path.to_owned());
+            }
+        } else if name.starts_with("libtorch_cuda") {
+            self.may_be_static = true;
+        }
+    }
+
+    /// Returns the version of the libraries if all have the same. `root` precedes their paths.
+    fn version(&self, root: &str) -> Option<SafeText> {
+        let version = library_version(self.paths.first()?, root)?;
+        self.paths.iter().all(|path| library_version(path, root).as_ref() == Some(&version)).then_some(version.into())
+    }
+}
+
+/// Returns the version of the library at `path`: from its name (`libnccl.so.2.27.5`), or from the wheel that contains it
+/// (`nvidia_nccl_cu12-2.27.5.dist-info` in `site-packages`).
+fn library_version(path: &str, root: &str) -> Option<String> {
+    let present = path.strip_suffix(" (deleted)");
+    let (directory, name) = present.unwrap_or(path).rsplit_once('/')?;
+    let number = name.strip_prefix("libnccl.so.").filter(|number| is_version(number));
+    if let Some(number) = number {
+        return Some(number.to_owned());
+    }
+    // After an upgrade the directory names the version of the new file.
+    if present.is_some() {
+        return None;
+    }
+    let packages = directory.strip_suffix(WHEEL_DIRECTORY)?;
+    let mut version = None;
+    for entry in std::fs::read_dir(format!("{root}{packages}")).ok()?.flatten().take(MAX_PACKAGES) {
+        let name = entry.file_name();
+        let Some(found) = name.to_str().and_then(wheel_version) else { continue };
+        if version.is_some_and(|version| version != found) {
+            return None;
+        }
+        version = Some(found.to_owned());
+    }
+    version
+}
+
+/// Returns the version in `nvidia_nccl_cu12-2.27.5.dist-info`.
+fn wheel_version(name: &str) -> Option<&str> {
+    let (_cuda, version) = name.strip_prefix("nvidia_nccl_cu")?.strip_suffix(".dist-info")?.split_once('-')?;
+    is_version(version).then_some(version)
+}
+
+/// Whether this is a version with three numbers or more, such as `2.27.5`.
+fn is_version(text: &str) -> bool {
+    text.len() <= 32
+        && text.split('.').count() >= 3
+        && text.split('.').all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_process::TestProcess;
+    use super::*;
+    use std::process::Command;
+
+    fn libraries(paths: &[&str]) -> NcclLibraries {
+        let mut libraries = NcclLibraries::default();
+        for path in paths {
+            libraries.add_mapping(format!("7f10-7f20 r-xp 00000000 08:01 131073      {path}").as_bytes());
+        }
+        libraries
+    }
+
+    #[test]
+    fn nccl_libraries_are_found_among_the_mappings() {
+        let mapped = libraries(&[
+            "/usr/bin/python3.11",
+            "[heap]",
+            "/v/site-packages/nvidia/nccl/lib/libnccl.so.2",
+            "/v/site-packages/nvidia/nccl/lib/libnccl.so.2",
+            "/usr/lib/libnccl-net.so",
+        ]);
+        assert_eq!(mapped.paths, ["/v/site-packages/nvidia/nccl/lib/libnccl.so.2"]);
+        assert!(!mapped.may_be_static);
+        let renamed = libraries(&["/v/nvidia/nccl/lib/.nfs0000000000c0ffee00000001"]);
+        assert_eq!((renamed.paths.len(), renamed.version("")), (1, None));
+        let conda = libraries(&["/v/torch/lib/libtorch_cuda.so"]);
+        assert!(conda.may_be_static && conda.paths.is_empty());
+        let mut many = NcclLibraries::default();
+        for number in 0..100 {
+            many.add_mapping(format!("0-1 r-xp 0 0:0 1 /{number}/libnccl.so.2").as_bytes());
+        }
+        many.add_mapping(b"0-1 r-xp 0 0:0 1 /\xff/libnccl.so.2");
+        assert_eq!(many.paths.len(), MAX_LIBRARIES);
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_file_or_of_its_wheel() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().to_str().unwrap();
+        let version = |path: &str| libraries(&[path]).version(root);
+        assert_eq!(version("/usr/lib/libnccl.so.2.21.5"), Some("2.21.5".into()));
+        assert_eq!(version("/usr/lib/libnccl.so.2.21.5 (deleted)"), Some("2.21.5".into()));
+        for unknown in [
+            "/usr/lib/libnccl.so.2",
+            "/usr/lib/libnccl.so",
+            "/usr/lib/libnccl.so.2.x.5",
+            "/none/nvidia/nccl/lib/libnccl.so.2",
+        ] {
+            assert_eq!(version(unknown), None, "{unknown}");
+        }
+        let wheel = "/v/site-packages/nvidia/nccl/lib/libnccl.so.2";
+        for package in ["torch-2.9.0.dist-info", "nvidia_nccl_cu12-2.27.5.dist-info", "nvidia_nccl_cu12"] {
+            std::fs::create_dir_all(format!("{root}/v/site-packages/{package}")).unwrap();
+        }
+        assert_eq!(version(wheel), Some("2.27.5".into()));
+        assert_eq!(version(&format!("{wheel} (deleted)")), None, "the wheel was replaced since");
+        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.27.5"]).version(root), Some("2.27.5".into()));
+        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.21.5"]).version(root), None);
+        assert_eq!(libraries(&["/usr/lib/libnccl.so.2.21.5", wheel]).version(root), None);
+        std::fs::create_dir_all(format!("{root}/v/site-packages/nvidia_nccl_cu11-2.21.5.dist-info")).unwrap();
+        assert_eq!(version(wheel), None, "two wheels");
+    }
+
+    #[test]
+    fn wheels_have_versions_of_numbers() {
+        assert_eq!(wheel_version("nvidia_nccl_cu12-2.27.5.dist-info"), Some("2.27.5"));
+        for name in [
+            "nvidia_nccl_cu12-2.27.5.post1.dist-info",
+            "nvidia_nccl_cu12-2.27.dist-info",
+            "nvidia_nccl_cu12-2..5.dist-info",
+            "nvidia_nccl_cu12.dist-info",
+            "nvidia_cudnn_cu12-9.1.0.dist-info",
+        ] {
+            assert_eq!(wheel_version(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = b"MY_RANK=1\0RANK_ZERO=2\0RANK=3\0EMPTY=\0";
+        assert_eq!(variable(environment, "RANK"), Some(b"3".as_slice()));
+        assert_eq!(variable(environment, "EMPTY"), Some(b"".as_slice()));
+        assert_eq!(variable(environment, "WORLD_SIZE"), None);
+    }
+
+    #[test]
+    fn a_process_without_nccl_has_none() {
+        let job = TestProcess::start(Command::new("sleep").arg("600").env("RANK", "5"));
+        let facts = MemoryFacts::read(job.pid());
+        assert_eq!((facts.has_nccl, facts.nccl_version), (Some(false), None));
+        assert_eq!(variable(&facts.environment, "RANK"), Some(b"5".as_slice()));
+        let missing = MemoryFacts::read(u32::MAX);
+        assert_eq!((missing.has_nccl, missing.environment.len()), (None, 0));
+    }
+}
