@@ -15,7 +15,7 @@ use super::{
     not_judged,
 };
 use crate::config::Thresholds;
-use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, distributed_jobs};
+use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, ProcessKey, distributed_jobs};
 use crate::wire::SafeText;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -344,6 +344,18 @@ impl Engine {
         let baseline =
             gpus.into_iter().find(|gpu| gpu.position == position && gpu.is_exclusive).map(|gpu| &gpu.baseline)?;
         if baseline.power_seconds() >= self.thresholds.stuck_spin.history { baseline.median_power() } else { None }
+    }
+
+    /// Whether healthy work of the process's job on a GPU was seen for a minute, by this run or an earlier one: the job is
+    /// past its start.
+    pub fn was_at_work(&self, id: HostId, process: &ProcessKey) -> bool {
+        let job = self.host(id).and_then(|host| host.job_of(process));
+        job.is_some_and(|job| job.gpus.iter().any(|gpu| gpu.baseline.power_seconds() >= 60.0))
+    }
+
+    /// Whether the process's job serves models.
+    pub fn serves_models(&self, id: HostId, process: &ProcessKey) -> bool {
+        self.host(id).and_then(|host| host.job_of(process)).is_some_and(|job| job.is_model_server)
     }
 
     /// The approximate size of the state of one host in bytes, without the fleet's data.

@@ -8,7 +8,7 @@ use super::track::{
     group_by_job,
 };
 use crate::config::Thresholds;
-use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessMetric, SeriesKey};
+use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey};
 use crate::wire::{GpuInfo, Presence, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -180,6 +180,12 @@ pub(super) struct HostDiagnosis {
 }
 
 impl HostDiagnosis {
+    /// Returns the job to which a process belongs.
+    pub(super) fn job_of(&self, process: &ProcessKey) -> Option<&JobTrack> {
+        let index = self.processes.iter().position(|track| track.key == *process)?;
+        self.jobs.iter().find(|job| job.members.contains(&index))
+    }
+
     /// Whether the last sample is at most three intervals old.
     pub(super) fn is_recent(&self, t: f64) -> bool {
         self.host_track.sampled_at.is_some_and(|at| t - at <= 3.0 * self.interval.max(1.0))

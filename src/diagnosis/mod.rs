@@ -19,6 +19,7 @@ mod inhibit;
 mod not_judged;
 mod notification_state;
 mod process_kind;
+pub mod proof;
 mod restore;
 mod rule;
 mod rule_context;

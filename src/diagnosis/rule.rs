@@ -84,8 +84,8 @@ rules! {
                 and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
-        next: "Run `py-spy dump --pid PID` for every rank and compare the stacks: the rank that differs is the \
-              cause. Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
+        next: "Press W, or run `gpufleet why HOST:PID`: it compares all ranks and names the one for which the others wait. \
+              Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
         limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
@@ -758,6 +758,11 @@ impl RuleId {
     /// Whether the rule finds jobs that hang while their GPUs read busy at the power of an idle GPU.
     pub fn is_hang_at_low_power(self) -> bool {
         matches!(self, Self::StuckSpin | Self::StuckSpinSuspect | Self::MissingRank)
+    }
+
+    /// Whether the rule finds jobs that hang.
+    pub fn is_hang(self) -> bool {
+        self.is_hang_at_low_power() || self == Self::JobStalled
     }
 
     /// Whether the rule is about the progress of a job: evidence of work ends its findings at once.

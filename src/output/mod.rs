@@ -6,6 +6,7 @@ pub mod json;
 pub mod notification;
 pub mod paint;
 pub mod status;
+pub mod why;
 
 #[cfg(test)]
 mod fixture;

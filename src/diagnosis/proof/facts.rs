@@ -1,0 +1,242 @@
+//! The facts about a job that conclusions and lines of evidence share.
+
+use super::activity::{
+    GpuActivity, HostWork, StackClass, frame_text, gpu_activity, host_work, latest_stack, moves, stack_class,
+};
+use super::evidence::{JobEvidence, RankEvidence};
+use super::log_lines::{FoundSign, LogSign, find_signs};
+use super::ranks::Ranks;
+use super::ras::{CountChange, RasReports};
+use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome};
+use crate::fleet::HostId;
+use crate::wire::{LinkReading, SafeText};
+use std::collections::BTreeMap;
+
+/// Traffic of a port that carries only management packets. Bytes a second.
+const FLAT_BYTES_PER_SECOND: f64 = 1e6;
+
+/// A job with what its ranks do.
+pub(super) struct Facts<'a> {
+    /// The input.
+    pub evidence: &'a JobEvidence,
+    /// The ranks in a fixed order.
+    pub ranks: Ranks<'a>,
+    /// The activity of the GPUs of each rank.
+    pub gpus: Vec<GpuActivity>,
+    /// The work of each rank on its host.
+    pub work: Vec<HostWork>,
+    /// The reports of NCCL RAS.
+    pub ras: Option<RasReports<'a>>,
+    /// The recognised lines of the logs.
+    pub signs: Vec<Sign<'a>>,
+}
+
+/// A recognised line of a log.
+pub(super) struct Sign<'a> {
+    /// The line.
+    pub found: FoundSign,
+    /// The log and the rank, by position, whose log it is.
+    pub log_of: usize,
+    /// Path of the log.
+    pub path: &'a SafeText,
+    /// The rank that the line is about, by position: the one that its prefix names, else the only one with this log.
+    pub about: Option<usize>,
+}
+
+/// A judgement without its evidence.
+#[derive(Debug, Clone)]
+pub(super) struct Conclusion {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The ranks that hold the job up.
+    pub culprit: Option<Culprit>,
+    /// The positions of the watched culprits.
+    pub positions: Vec<usize>,
+    /// The verdict in one sentence.
+    pub sentence: String,
+    /// The evidence that it rests on.
+    pub basis: Basis,
+}
+
+/// The evidence that a conclusion rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// Reports of NCCL RAS.
+    Ras,
+    /// Lines of a log.
+    Log,
+    /// Python stacks.
+    Stacks,
+    /// `/proc`.
+    Process,
+    /// Only readings of GPUs, or nothing.
+    Weak,
+}
+
+/// The ports of the hosts together.
+pub(super) struct Links<'a> {
+    /// The latest readings with the names of their hosts.
+    pub ports: Vec<(&'a SafeText, &'a LinkReading)>,
+    /// Bytes a second in both directions over all ports. `None` if no counter was read.
+    pub bytes_per_second: Option<f64>,
+    /// Error counters that rose, by name.
+    pub errors: BTreeMap<&'a str, u64>,
+    /// No port carries data and no error counter rose. `None` if a host of the job has no counters.
+    pub is_flat: Option<bool>,
+}
+
+impl<'a> Facts<'a> {
+    /// Reads the facts.
+    pub(super) fn new(evidence: &'a JobEvidence) -> Self {
+        let ranks = Ranks::new(evidence);
+        let gpus = ranks.list.iter().map(|rank| gpu_activity(rank.evidence)).collect();
+        let work = ranks.list.iter().map(|rank| host_work(rank.evidence)).collect();
+        let ras = RasReports::new(&ranks);
+        let signs = signs(&ranks);
+        Self { evidence, ranks, gpus, work, ras, signs }
+    }
+
+    /// The readings of a rank.
+    pub(super) fn rank(&self, position: usize) -> &'a RankEvidence {
+        self.ranks.list[position].evidence
+    }
+
+    /// The positions of all ranks but these.
+    pub(super) fn others(&self, positions: &[usize]) -> Vec<usize> {
+        (0..self.ranks.list.len()).filter(|position| !positions.contains(position)).collect()
+    }
+
+    /// Whether at least one of these ranks has a spinning GPU.
+    pub(super) fn some_spin(&self, positions: &[usize]) -> bool {
+        positions.iter().any(|position| self.gpus[*position] == GpuActivity::Spins)
+    }
+
+    /// Whether there are ranks and the GPUs of all of them spin.
+    pub(super) fn all_spin(&self, positions: &[usize]) -> bool {
+        !positions.is_empty() && positions.iter().all(|position| self.gpus[*position] == GpuActivity::Spins)
+    }
+
+    /// Whether at least one of these ranks makes progress, on its GPU or on its host. CPU time is no progress: a rank that
+    /// waits for its GPU uses a whole CPU.
+    pub(super) fn some_progress(&self, positions: &[usize]) -> bool {
+        positions
+            .iter()
+            .any(|position| self.gpus[*position] == GpuActivity::Works || moves(self.rank(*position)).is_some())
+    }
+
+    /// Whether the counts of any communicator moved between the reports.
+    pub(super) fn counts_moved(&self) -> bool {
+        self.ras.as_ref().is_some_and(|ras| ras.changes().iter().any(|(_, change)| *change == CountChange::Moved))
+    }
+
+    /// The kind of code in which a rank stands.
+    pub(super) fn class(&self, position: usize) -> Option<StackClass> {
+        latest_stack(self.rank(position)).map(stack_class)
+    }
+
+    /// The culprit with the frame of its first watched rank. `ranks` is not empty.
+    pub(super) fn culprit(
+        &self,
+        mut ranks: Vec<CulpritRank>,
+        reason: CulpritReason,
+        text: &str,
+        operation: Option<&str>,
+    ) -> Culprit {
+        let left_out = ranks.len().saturating_sub(MAX_CULPRIT_RANKS) as u32;
+        ranks.truncate(MAX_CULPRIT_RANKS);
+        let of_first = ranks.iter().find_map(|culprit| {
+            let is_it =
+                |rank: &&RankEvidence| Some(rank.host) == culprit.host_id && Some(&rank.key) == culprit.key.as_ref();
+            let rank = self.evidence.ranks.iter().find(is_it)?;
+            latest_stack(rank)?.frames.first().map(frame_text)
+        });
+        Culprit {
+            ranks,
+            left_out,
+            reason,
+            text: SafeText::new(text),
+            operation: operation.map(SafeText::new),
+            frame: of_first.map(SafeText::from),
+        }
+    }
+
+    /// The ports of the hosts of the job.
+    pub(super) fn links(&self) -> Links<'a> {
+        let mut hosts: BTreeMap<HostId, Option<(&'a SafeText, &'a [LinkReading])>> = BTreeMap::new();
+        for rank in &self.ranks.list {
+            let mut readings: Vec<_> =
+                rank.evidence.readings.iter().filter(|reading| !reading.examination.links.is_empty()).collect();
+            readings.sort_by_key(|reading| reading.at);
+            let links = readings.last().map(|reading| (&rank.evidence.host_name, &reading.examination.links[..]));
+            let known = hosts.entry(rank.evidence.host).or_insert(links);
+            *known = known.or(links);
+        }
+        let mut found =
+            Links { ports: Vec::new(), bytes_per_second: None, errors: BTreeMap::new(), is_flat: Some(true) };
+        for host in hosts.values() {
+            let Some((name, links)) = host else {
+                found.is_flat = None;
+                continue;
+            };
+            found.ports.extend(links.iter().map(|link| (*name, link)));
+        }
+        for (_, link) in &found.ports {
+            for error in &link.errors {
+                let count = found.errors.entry(&error.name).or_default();
+                *count = count.saturating_add(error.count);
+            }
+            match (link.sent_bytes, link.received_bytes) {
+                (Some(sent), Some(received)) if link.seconds > 0.0 => {
+                    let rate = sent.saturating_add(received) as f64 / f64::from(link.seconds);
+                    found.bytes_per_second = Some(found.bytes_per_second.unwrap_or(0.0) + rate);
+                    if rate > FLAT_BYTES_PER_SECOND {
+                        found.is_flat = found.is_flat.and(Some(false));
+                    }
+                }
+                _ => found.is_flat = None,
+            }
+        }
+        if found.ports.is_empty() {
+            found.is_flat = None;
+        }
+        if !found.errors.is_empty() {
+            found.is_flat = Some(false);
+        }
+        found
+    }
+
+    /// Whether the ranks run on more than one host.
+    pub(super) fn is_distributed(&self) -> bool {
+        let first = self.ranks.list.first().map(|rank| rank.evidence.host);
+        self.ranks.list.iter().any(|rank| Some(rank.evidence.host) != first)
+    }
+}
+
+/// The recognised lines of all logs. Ranks often share one log, which is read once.
+fn signs<'a>(ranks: &Ranks<'a>) -> Vec<Sign<'a>> {
+    let mut found: Vec<Sign<'a>> = Vec::new();
+    for (position, rank) in ranks.list.iter().enumerate() {
+        let Some(log) = &rank.evidence.log else { continue };
+        let sharing =
+            ranks.list.iter().filter(|other| other.evidence.log.as_ref().is_some_and(|it| it.path == log.path));
+        let is_only = sharing.count() == 1 && ranks.list.len() > 1;
+        for sign in find_signs(&log.lines) {
+            if found.iter().any(|known| known.path == &log.path && known.found == sign) {
+                continue;
+            }
+            let about = match sign.rank {
+                Some(rank) => ranks.with_world_rank(rank),
+                None => is_only.then_some(position),
+            };
+            found.push(Sign { found: sign, log_of: position, path: &log.path, about });
+        }
+    }
+    found
+}
+
+impl Sign<'_> {
+    /// Whether the line shows that PyTorch gave up on an operation.
+    pub(super) fn is_timeout(&self) -> bool {
+        matches!(self.found.sign, LogSign::WatchdogTimeout { .. } | LogSign::WorkStatus { .. } | LogSign::Desync { .. })
+    }
+}

@@ -1,0 +1,463 @@
+//! Collects the evidence about one job: which requests to send to which host, and the readings made of the replies.
+//!
+//! It does no input or output. [`Investigation::requests_due`] returns requests to send, [`Investigation::take_reply`] takes
+//! their replies, and [`Investigation::evidence`] returns all that is known by then.
+
+use super::{JobEvidence, LogTail, MIN_APART, RankEvidence, RankGpu, RankReading};
+use crate::diagnosis::{Engine, Finding};
+use crate::fleet::{DistributedJob, Fleet, Host, HostId, JobKey, Moment, Process, ProcessKey, distributed_jobs};
+use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Reply, ReplyOutcome, Request, SafeText};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The time between later readings, while a report stays open.
+const LATER_ROUNDS_PERIOD: Duration = Duration::from_secs(600);
+/// A request without a reply for this long has failed. The probe's own limits are shorter.
+const REPLY_LIMIT: Duration = Duration::from_secs(30);
+/// The number of ranks that are examined; more are counted.
+const MAX_RANKS: usize = 64;
+/// The number of examinations at a time on one host. The probe refuses the ninth.
+const MAX_AT_A_TIME: usize = 4;
+/// On how many hosts NCCL RAS is tried. Each rank answers for the whole job.
+const MAX_RAS_HOSTS: usize = 4;
+
+/// Collects the evidence about one job.
+#[derive(Debug, Clone)]
+pub struct Investigation {
+    /// The Slurm job, or the command of the first rank.
+    name: SafeText,
+    ranks: Vec<Rank>,
+    /// Ranks beyond [`MAX_RANKS`].
+    ranks_left_out: usize,
+    accept_ras_risk: bool,
+    /// The rank that answered for NCCL RAS.
+    ras_rank: Option<usize>,
+    /// The ranks on which NCCL RAS was tried in this round.
+    ras_tried: Vec<usize>,
+    queue: VecDeque<Task>,
+    pending: Vec<PendingTask>,
+    /// How many rounds have begun.
+    rounds: u32,
+    /// When the last reply of the current round came: the next round begins so long after it that all its readings are far
+    /// enough apart from those of this one.
+    last_reply_at: Option<Moment>,
+    next_id: u64,
+}
+
+/// One process of the job.
+#[derive(Debug, Clone)]
+struct Rank {
+    host: HostId,
+    host_name: SafeText,
+    /// It certainly belongs to the job. Otherwise it does if it meets the others at the same address.
+    is_certain: bool,
+    key: ProcessKey,
+    is_mine: bool,
+    user: Option<SafeText>,
+    /// The first examined rank of its host also reads the ports of the host.
+    reads_links: bool,
+    /// The readings of the last two rounds, each with the number of its round.
+    readings: Vec<(u32, RankReading)>,
+    log: Option<LogTail>,
+}
+
+impl Rank {
+    /// Returns the address and the port at which the ranks meet, as their environment names them. An address of the host
+    /// itself joins nothing across hosts.
+    fn rendezvous(&self) -> Option<(String, String)> {
+        let process = self.readings.iter().rev().find_map(|(_, reading)| reading.examination.process.as_ref())?;
+        let value = |name: &str| {
+            let mut variables = process.variables.iter();
+            variables.find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+        };
+        let (address, port) = (value("MASTER_ADDR")?, value("MASTER_PORT")?);
+        let is_local = address == "localhost" || address == "::1" || address.starts_with("127.");
+        (!is_local && !address.is_empty()).then_some((address, port))
+    }
+}
+
+/// A request about one rank.
+#[derive(Debug, Clone)]
+struct Task {
+    rank: usize,
+    kind: TaskKind,
+}
+
+#[derive(Debug, Clone)]
+enum TaskKind {
+    Examine(Vec<ExaminationPart>),
+    Log,
+}
+
+/// A request that was sent.
+#[derive(Debug, Clone)]
+struct PendingTask {
+    id: u64,
+    sent_at: Moment,
+    task: Task,
+}
+
+/// How many readings have been made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Some requests of the first reading have no reply yet.
+    FirstReading,
+    /// The first reading is complete; the second begins at this moment.
+    WaitsUntil(Moment),
+    /// Some requests of the second reading have no reply yet.
+    SecondReading,
+    /// Two readings are complete, or there is nothing to examine.
+    Complete,
+}
+
+impl Investigation {
+    /// Prepares the examination of a job and of its parts on other hosts. `first_id` and those after it must not be the ids
+    /// of other requests. With `accept_ras_risk`, NCCL RAS is queried even where a query may crash the job.
+    pub fn new(fleet: &Fleet, host: HostId, job: &JobKey, accept_ras_risk: bool, first_id: u64) -> Self {
+        let is_part = |one: &DistributedJob| one.parts.iter().any(|(id, part)| *id == host && part == job);
+        let together = distributed_jobs(fleet).into_iter().find(is_part);
+        let (parts, is_likely) =
+            together.map_or_else(|| (vec![(host, job.clone())], false), |one| (one.parts, one.is_likely));
+        let target = host;
+        let (mut ranks, mut ranks_left_out) = (Vec::new(), 0);
+        for (host, part) in parts.iter().filter_map(|(id, part)| Some((fleet.host(*id)?, part))) {
+            let mut reads_links = true;
+            for process in host.processes().filter(|process| process.info.job == *part && computes(process)) {
+                if ranks.len() >= MAX_RANKS {
+                    ranks_left_out += 1;
+                    continue;
+                }
+                let is_mine = host.belongs_to_login_user(process);
+                ranks.push(Rank {
+                    host: host.id,
+                    host_name: host.name().clone(),
+                    is_certain: !is_likely || host.id == target,
+                    key: process.key.clone(),
+                    is_mine,
+                    user: Some(process.info.who.clone()),
+                    reads_links: is_mine && std::mem::take(&mut reads_links),
+                    readings: Vec::new(),
+                    log: None,
+                });
+            }
+        }
+        Self {
+            name: job_name(fleet, host, job),
+            ranks,
+            ranks_left_out,
+            accept_ras_risk,
+            ras_rank: None,
+            ras_tried: Vec::new(),
+            queue: VecDeque::new(),
+            pending: Vec::new(),
+            rounds: 0,
+            last_reply_at: None,
+            next_id: first_id,
+        }
+    }
+
+    /// Returns the id of the next request.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Returns the requests to send now. NCCL RAS is queried only if `engine` has seen the job at work, or if the risk was
+    /// accepted: while a communicator is being made, a query may crash the job.
+    pub fn requests_due(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) -> Vec<(HostId, Request)> {
+        self.give_up_late_requests(fleet, now);
+        if self.is_round_due(now) {
+            self.begin_round(fleet, engine, now);
+        }
+        let mut requests = Vec::new();
+        for _ in 0..self.queue.len() {
+            let Some(task) = self.queue.pop_front() else { break };
+            let host = self.ranks[task.rank].host;
+            let at_a_time = self.pending.iter().filter(|one| self.ranks[one.task.rank].host == host).count();
+            if at_a_time >= MAX_AT_A_TIME {
+                self.queue.push_back(task);
+                continue;
+            }
+            let id = self.next_id;
+            self.next_id += 1;
+            match request(id, &self.ranks[task.rank].key, &task.kind, self.accept_ras_risk) {
+                Some(request) => {
+                    requests.push((host, request));
+                    self.pending.push(PendingTask { id, sent_at: now, task });
+                }
+                None => self.refuse(&task, "/proc does not show the process", fleet, now),
+            }
+        }
+        requests
+    }
+
+    fn is_round_due(&self, now: Moment) -> bool {
+        let period = if self.rounds < 2 { MIN_APART } else { LATER_ROUNDS_PERIOD };
+        let is_time = self.last_reply_at.is_none_or(|last| now.since(last) >= period);
+        is_time && self.queue.is_empty() && self.pending.is_empty()
+    }
+
+    fn begin_round(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) {
+        self.rounds += 1;
+        self.last_reply_at = Some(now);
+        for (index, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.is_mine) {
+            if rank.readings.len() > 1 {
+                rank.readings.remove(0);
+            }
+            let mut parts = vec![ExaminationPart::Process, ExaminationPart::Stacks];
+            if rank.reads_links {
+                parts.push(ExaminationPart::Links);
+            }
+            self.queue.push_back(Task { rank: index, kind: TaskKind::Examine(parts) });
+            self.queue.push_back(Task { rank: index, kind: TaskKind::Log });
+        }
+        self.ras_tried.clear();
+        let Some(rank) = self.ras_rank.or_else(|| self.next_ras_rank()) else { return };
+        let was_at_work = || self.ranks.iter().any(|rank| engine.was_at_work(rank.host, &rank.key));
+        if self.accept_ras_risk || was_at_work() {
+            self.query_ras(rank);
+        } else {
+            let process = &self.ranks[rank];
+            let command = format!("gpufleet why {}:{} --ask-ras", process.host_name, process.key.pid);
+            let refusal = ExaminationRefusal {
+                part: ExaminationPart::Ras,
+                reason: "this gpufleet has not seen the job at work; while a job starts, a query may crash it (NCCL issue 2346)"
+                    .into(),
+                remedy: format!("if the job has worked before: {command}").into(),
+                is_risk: true,
+            };
+            let examination = Examination { refused: vec![refusal], ..Examination::default() };
+            self.add_examination(rank, examination, fleet, now);
+        }
+    }
+
+    fn query_ras(&mut self, rank: usize) {
+        self.ras_tried.push(rank);
+        self.queue.push_back(Task { rank, kind: TaskKind::Examine(vec![ExaminationPart::Ras]) });
+    }
+
+    /// Returns the first own rank of the next host on which NCCL RAS was not tried in this round.
+    fn next_ras_rank(&self) -> Option<usize> {
+        let is_tried = |host| self.ras_tried.iter().any(|&rank| self.ranks[rank].host == host);
+        let next = self.ranks.iter().position(|rank| rank.reads_links && !is_tried(rank.host));
+        next.filter(|_| self.ras_tried.len() < MAX_RAS_HOSTS)
+    }
+
+    /// Takes the reply to one of the requests. Returns `false` if it belongs to another request.
+    pub fn take_reply(&mut self, reply: Reply, fleet: &Fleet, now: Moment) -> bool {
+        let Some(index) = self.pending.iter().position(|one| one.id == reply.id) else { return false };
+        let task = self.pending.swap_remove(index).task;
+        self.last_reply_at = Some(now);
+        match (reply.outcome, &task.kind) {
+            (ReplyOutcome::Examined(examination), TaskKind::Examine(parts)) => {
+                if parts.contains(&ExaminationPart::Ras) {
+                    self.note_ras_answer(task.rank, &examination);
+                }
+                self.add_examination(task.rank, *examination, fleet, now);
+            }
+            (ReplyOutcome::LogTail { path, lines }, TaskKind::Log) => {
+                let rank = &mut self.ranks[task.rank];
+                let process = find_process(fleet, rank.host, &rank.key);
+                rank.log = Some(LogTail { path, lines, age: process.and_then(log_age) });
+            }
+            (ReplyOutcome::Gone, _) => self.refuse(&task, "the process has exited", fleet, now),
+            (ReplyOutcome::Reused, _) => self.refuse(&task, "the pid now belongs to another process", fleet, now),
+            (ReplyOutcome::NotPermitted, _) => self.refuse(&task, "it is another user's process", fleet, now),
+            (ReplyOutcome::Refused(reason), _) => self.refuse(&task, &reason, fleet, now),
+            _ => self.refuse(&task, "the probe sent an unknown answer", fleet, now),
+        }
+        true
+    }
+
+    /// Tries NCCL RAS on another host after a refusal that concerns only this one.
+    fn note_ras_answer(&mut self, rank: usize, examination: &Examination) {
+        if examination.ras.is_some() {
+            self.ras_rank = Some(rank);
+            return;
+        }
+        // The risk is the same on every host.
+        if !examination.refused.iter().any(|refusal| refusal.is_risk)
+            && let Some(next) = self.next_ras_rank()
+        {
+            self.query_ras(next);
+        }
+    }
+
+    fn give_up_late_requests(&mut self, fleet: &Fleet, now: Moment) {
+        let is_late = |one: &PendingTask| now.since(one.sent_at) >= REPLY_LIMIT;
+        let (late, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending).into_iter().partition(is_late);
+        self.pending = pending;
+        for one in late {
+            self.last_reply_at = Some(now);
+            self.refuse(&one.task, "no reply came within 30 s", fleet, now);
+        }
+    }
+
+    /// Records that a request failed, for each part of it. A log that cannot be read is no loss that needs a remedy.
+    fn refuse(&mut self, task: &Task, reason: &str, fleet: &Fleet, now: Moment) {
+        let TaskKind::Examine(parts) = &task.kind else { return };
+        let refusal = |part: &ExaminationPart| ExaminationRefusal {
+            part: *part,
+            reason: reason.into(),
+            remedy: SafeText::default(),
+            is_risk: false,
+        };
+        let refused = parts.iter().map(refusal).collect();
+        self.add_examination(task.rank, Examination { refused, ..Examination::default() }, fleet, now);
+    }
+
+    /// Joins the parts of one round into one reading.
+    fn add_examination(&mut self, rank: usize, new: Examination, fleet: &Fleet, now: Moment) {
+        let (round, rank) = (self.rounds, &mut self.ranks[rank]);
+        if rank.readings.last().is_none_or(|(its_round, _)| *its_round != round) {
+            let process = find_process(fleet, rank.host, &rank.key);
+            let reading = RankReading {
+                at: now,
+                examination: Examination::default(),
+                cpu_percent: process.and_then(|process| process.reading.cpu_percent),
+                descendants_cpu_percent: process.and_then(|process| process.reading.descendants_cpu_percent),
+                write_bytes: process.and_then(|process| process.reading.write_bytes),
+                read_bytes: process.and_then(|process| process.reading.read_characters),
+                log_age: process.and_then(log_age),
+            };
+            rank.readings.push((round, reading));
+        }
+        let Some((_, reading)) = rank.readings.last_mut() else { return };
+        let known = &mut reading.examination;
+        known.process = new.process.or(known.process.take());
+        known.stacks = new.stacks.or(known.stacks.take());
+        known.ras = new.ras.or(known.ras.take());
+        if !new.links.is_empty() {
+            (known.links, known.links_left_out) = (new.links, new.links_left_out);
+        }
+        known.refused.extend(new.refused);
+    }
+
+    /// Returns how far the investigation is.
+    pub fn progress(&self) -> Progress {
+        let is_under_way = !self.queue.is_empty() || !self.pending.is_empty();
+        match (self.rounds, self.last_reply_at) {
+            _ if !self.has_own_ranks() => Progress::Complete,
+            (0, _) | (_, None) => Progress::FirstReading,
+            (1, _) if is_under_way => Progress::FirstReading,
+            (1, Some(last)) => Progress::WaitsUntil(last.plus(MIN_APART)),
+            (2, _) if is_under_way => Progress::SecondReading,
+            _ => Progress::Complete,
+        }
+    }
+
+    /// Whether a finding is about the job.
+    pub fn is_about(&self, finding: &Finding) -> bool {
+        let is_rank = |host, key: &ProcessKey| self.ranks.iter().any(|rank| rank.host == host && rank.key == *key);
+        finding.processes.iter().any(|process| is_rank(process.host, &process.key))
+    }
+
+    /// Whether the login user owns a process of the job: only those can be examined.
+    pub fn has_own_ranks(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.is_mine)
+    }
+
+    /// Returns the number of ranks that are examined, and of the hosts on which they run.
+    pub fn extent(&self) -> (usize, usize) {
+        let mut hosts: Vec<HostId> = self.ranks.iter().map(|rank| rank.host).collect();
+        hosts.dedup();
+        (self.ranks.len(), hosts.len())
+    }
+
+    /// Returns all that is known so far.
+    pub fn evidence(&self, fleet: &Fleet, engine: &Engine, finding: Option<&Finding>, now: Moment) -> JobEvidence {
+        // A likely part may be another job, whose processes must not be judged as ranks of this one.
+        let certain: Vec<(String, String)> =
+            self.ranks.iter().filter(|rank| rank.is_certain).filter_map(Rank::rendezvous).collect();
+        let belongs = |rank: &&Rank| rank.is_certain || rank.rendezvous().is_some_and(|one| certain.contains(&one));
+        let ranks = self.ranks.iter().filter(belongs).map(|rank| {
+            let host = fleet.host(rank.host);
+            let process = find_process(fleet, rank.host, &rank.key);
+            RankEvidence {
+                host: rank.host,
+                host_name: rank.host_name.clone(),
+                host_addresses: host.map(addresses).unwrap_or_default(),
+                key: rank.key.clone(),
+                pid: rank.key.pid,
+                is_mine: rank.is_mine,
+                user: rank.user.clone(),
+                gpus: host.zip(process).map(|(host, process)| rank_gpus(host, process, engine)).unwrap_or_default(),
+                readings: rank.readings.iter().map(|(_, reading)| reading.clone()).collect(),
+                log: rank.log.clone(),
+            }
+        });
+        JobEvidence {
+            name: self.name.clone(),
+            lasted: finding.map(|finding| finding.lasted(now)),
+            lasted_is_at_least: finding.is_some_and(|finding| finding.at_least),
+            serves_models: self.ranks.iter().any(|rank| engine.serves_models(rank.host, &rank.key)),
+            ranks: ranks.collect(),
+            ranks_left_out: self.ranks_left_out,
+        }
+    }
+}
+
+/// Returns the request of a task, or `None` if /proc does not show the process.
+fn request(id: u64, process: &ProcessKey, kind: &TaskKind, accept_ras_risk: bool) -> Option<Request> {
+    let (boot_id, pid, start_ticks) = (process.boot_id.clone()?, process.pid, process.start_ticks?);
+    Some(match kind {
+        TaskKind::Examine(parts) => {
+            Request::Examine { id, boot_id, pid, start_ticks, parts: parts.clone(), accept_ras_risk }
+        }
+        TaskKind::Log => Request::LogTail { id, boot_id, pid, start_ticks },
+    })
+}
+
+/// Whether the process computes on a GPU: a desktop is no rank of a job.
+fn computes(process: &Process) -> bool {
+    process.gpu_positions().any(|position| process.computes_on(position))
+}
+
+fn find_process<'a>(fleet: &'a Fleet, host: HostId, key: &ProcessKey) -> Option<&'a Process> {
+    fleet.host(host)?.processes().find(|process| process.key == *key)
+}
+
+fn log_age(process: &Process) -> Option<Duration> {
+    Duration::try_from_secs_f64(process.reading.log_age_seconds?).ok()
+}
+
+fn job_name(fleet: &Fleet, host: HostId, job: &JobKey) -> SafeText {
+    if let JobKey::Slurm { job, .. } = job {
+        return format!("Slurm job {job}").into();
+    }
+    let first = fleet.host(host).and_then(|host| host.processes().find(|process| process.info.job == *job));
+    first.map_or_else(|| job.to_string().into(), |process| process.info.command.clone())
+}
+
+/// Names and addresses under which other hosts may know this one.
+fn addresses(host: &Host) -> Vec<SafeText> {
+    let own = host.hello.as_ref().and_then(|hello| hello.host_name.clone());
+    own.into_iter().chain([SafeText::new(host.config.address())]).collect()
+}
+
+fn rank_gpus(host: &Host, process: &Process, engine: &Engine) -> Vec<RankGpu> {
+    let gpus: Vec<_> = host.gpus().collect();
+    let positions = process.gpu_positions().filter(|position| process.computes_on(*position));
+    let of_position = |position: usize| {
+        let (info, reading) = gpus.get(position)?;
+        let sum = |one: Option<f64>, other: Option<f64>| Some(one? + other?);
+        Some(RankGpu {
+            index: info.index,
+            utilization_percent: reading.utilization_percent,
+            power_watts: reading.power_watts,
+            power_limit_watts: reading.power_limit_watts.or(info.power_limit_watts),
+            healthy_power_watts: engine.healthy_watts(host.id, position),
+            tensor_percent: reading.tensor_activity_percent,
+            dram_percent: reading.dram_bandwidth_percent,
+            nvlink_bytes_per_second: sum(
+                reading.nvlink_receive_bytes_per_second,
+                reading.nvlink_transmit_bytes_per_second,
+            ),
+            pcie_bytes_per_second: sum(reading.pcie_receive_bytes_per_second, reading.pcie_transmit_bytes_per_second),
+        })
+    };
+    positions.filter_map(of_position).collect()
+}
+
+#[cfg(test)]
+#[path = "investigation_tests.rs"]
+mod tests;

@@ -1,0 +1,229 @@
+//! Tests of the requests that an investigation sends and of the readings that it makes of the replies.
+
+use super::*;
+use crate::config::{HostConfig, Thresholds};
+use crate::fleet::HostUpdate;
+use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process};
+use crate::wire::{Owner, ProcessExamination, RasReport, StackDump};
+use std::sync::Arc;
+
+/// A rank of a Slurm job on one GPU, of user 1000.
+fn rank(pid: u32, gpu: u16, job: &str) -> TestProcess {
+    let mut rank = process(pid, "python train.py", &[(gpu, 40)]);
+    rank.facts.owner = Some(Owner::Slurm { job: job.into(), step: None });
+    rank
+}
+
+/// A fleet of hosts with these processes. The login user is `alice`, as in the fixture, or else `bob`.
+fn fleet(hosts: Vec<Vec<TestProcess>>) -> Fleet {
+    let configs: Vec<Arc<HostConfig>> =
+        (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
+    let mut fleet = Fleet::new(&configs, false, at(0.0));
+    for (id, processes) in (0..).zip(hosts) {
+        let mut source = TestHost::new(id, gpus(0..8));
+        let mut hello = source.host.hello.clone().expect("a hello");
+        (hello.login_uid, hello.login_user) = (processes[0].facts.uid, processes[0].facts.user.clone());
+        let inventory = source.host.inventory.clone().expect("an inventory");
+        let snapshot = source.snapshot(1.0, &[], &processes);
+        for update in [
+            HostUpdate::Hello(Box::new(hello)),
+            HostUpdate::Inventory(Box::new(inventory)),
+            HostUpdate::Snapshot(Box::new(snapshot)),
+        ] {
+            fleet.apply(HostId(id), update, at(1.0));
+        }
+    }
+    fleet
+}
+
+fn engine() -> Engine {
+    Engine::new(Arc::new(Thresholds::default()))
+}
+
+fn investigation(fleet: &Fleet, accept_ras_risk: bool) -> Investigation {
+    let job = fleet.hosts()[0].processes().next().expect("a process").info.job.clone();
+    Investigation::new(fleet, HostId(0), &job, accept_ras_risk, 1)
+}
+
+/// The host, the pid and the parts of a request, `log` for a log tail.
+fn described(request: &(HostId, Request)) -> (u32, u32, Vec<ExaminationPart>) {
+    match &request.1 {
+        Request::Examine { pid, parts, .. } => (request.0.0, *pid, parts.clone()),
+        Request::LogTail { pid, .. } => (request.0.0, *pid, Vec::new()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The reply that has read all parts, with a report of NCCL RAS if `has_ras`.
+fn reply(request: &Request, has_ras: bool) -> Reply {
+    let id = request.reply_id().expect("has a reply");
+    let outcome = match request {
+        Request::Examine { parts, .. } => {
+            let has = |part| parts.contains(&part);
+            let mut examination = Examination {
+                process: has(ExaminationPart::Process).then(Box::<ProcessExamination>::default),
+                stacks: has(ExaminationPart::Stacks).then(Box::<StackDump>::default),
+                ..Examination::default()
+            };
+            if has(ExaminationPart::Ras) && has_ras {
+                examination.ras = Some(Box::<RasReport>::default());
+            }
+            ReplyOutcome::Examined(Box::new(examination))
+        }
+        _ => ReplyOutcome::LogTail { path: "/home/alice/out.log".into(), lines: vec!["step 4".into()] },
+    };
+    Reply { id, outcome }
+}
+
+use ExaminationPart::{Links, Process as ProcessPart, Ras, Stacks};
+
+#[test]
+fn every_rank_is_examined_and_the_ports_of_a_host_once() {
+    let fleet = fleet(vec![vec![rank(7, 0, "3385"), rank(8, 1, "3385"), rank(9, 2, "1")], vec![rank(7, 0, "3385")]]);
+    let mut investigation = investigation(&fleet, true);
+    let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
+    let mut sent: Vec<_> = sent.iter().map(described).collect();
+    sent.sort_by_key(|(host, pid, parts)| (*host, *pid, parts.len()));
+    let whole = vec![ProcessPart, Stacks, Links];
+    assert_eq!(
+        sent,
+        [
+            (0, 7, Vec::new()),
+            (0, 7, whole.clone()),
+            (0, 8, Vec::new()),
+            (0, 8, vec![ProcessPart, Stacks]),
+            (1, 7, Vec::new()),
+            (1, 7, whole),
+        ],
+        "the query of NCCL RAS waits for one of the four requests at a time"
+    );
+    assert_eq!(investigation.extent(), (3, 2));
+}
+
+#[test]
+fn a_second_round_follows_a_minute_later() {
+    let fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
+    let mut investigation = investigation(&fleet, true);
+    assert_eq!(investigation.progress(), Progress::FirstReading);
+    let first = investigation.requests_due(&fleet, &engine(), at(2.0));
+    assert_eq!(first.iter().map(described).collect::<Vec<_>>().len(), 3);
+    assert!(matches!(&first[2].1, Request::Examine { parts, accept_ras_risk: true, .. } if *parts == [Ras]));
+    for (_, request) in &first {
+        assert!(investigation.take_reply(reply(request, true), &fleet, at(3.0)));
+        assert!(!investigation.take_reply(reply(request, true), &fleet, at(3.0)), "only once");
+    }
+    assert_eq!(investigation.progress(), Progress::WaitsUntil(at(63.0)), "a minute after the last reply");
+    assert!(investigation.requests_due(&fleet, &engine(), at(62.9)).is_empty());
+    let second = investigation.requests_due(&fleet, &engine(), at(63.0));
+    assert_eq!((second.len(), investigation.progress()), (3, Progress::SecondReading));
+    for (_, request) in &second {
+        investigation.take_reply(reply(request, true), &fleet, at(64.0));
+    }
+    assert_eq!(investigation.progress(), Progress::Complete);
+    let evidence = investigation.evidence(&fleet, &engine(), None, at(64.0));
+    let rank = &evidence.ranks[0];
+    let has_all = |reading: &RankReading| {
+        let examination = &reading.examination;
+        examination.process.is_some() && examination.stacks.is_some() && examination.ras.is_some()
+    };
+    assert!(rank.readings.len() == 2 && rank.readings.iter().all(has_all));
+    assert_eq!(rank.log.as_ref().map(|log| log.lines.len()), Some(1));
+    assert_eq!(evidence.name, "Slurm job 3385");
+    let third = investigation.requests_due(&fleet, &engine(), at(64.0 + 600.0));
+    assert_eq!(third.len(), 3, "the report stays open");
+}
+
+#[test]
+fn ras_is_not_queried_for_a_job_that_was_not_seen_at_work() {
+    let fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
+    let mut investigation = investigation(&fleet, false);
+    let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
+    assert!(sent.iter().map(described).all(|(_, _, parts)| !parts.contains(&Ras)));
+    let evidence = investigation.evidence(&fleet, &engine(), None, at(3.0));
+    let refusal = &evidence.ranks[0].readings[0].examination.refused[0];
+    assert_eq!(
+        (refusal.part, refusal.is_risk, refusal.reason.as_str(), refusal.remedy.as_str()),
+        (
+            Ras,
+            true,
+            "this gpufleet has not seen the job at work; while a job starts, a query may crash it (NCCL issue 2346)",
+            "if the job has worked before: gpufleet why hgx-00:7 --ask-ras"
+        )
+    );
+}
+
+#[test]
+fn ras_is_tried_on_another_host_after_a_refusal_of_one() {
+    let fleet = fleet(vec![vec![rank(7, 0, "3385")], vec![rank(8, 0, "3385")]]);
+    let mut investigation = investigation(&fleet, true);
+    let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
+    let of_ras = |sent: &[(HostId, Request)]| {
+        sent.iter().filter(|one| described(one).2.contains(&Ras)).map(|one| one.0.0).collect::<Vec<_>>()
+    };
+    assert_eq!(of_ras(&sent), [0]);
+    for (_, request) in &sent {
+        investigation.take_reply(reply(request, false), &fleet, at(3.0));
+    }
+    let sent = investigation.requests_due(&fleet, &engine(), at(3.0));
+    assert_eq!(of_ras(&sent), [1]);
+    for (_, request) in &sent {
+        investigation.take_reply(reply(request, true), &fleet, at(4.0));
+    }
+    let sent = investigation.requests_due(&fleet, &engine(), at(64.0));
+    assert_eq!(of_ras(&sent), [1], "the one that answered is queried again");
+}
+
+#[test]
+fn a_request_without_a_reply_fails() {
+    let fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
+    let mut investigation = investigation(&fleet, false);
+    let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
+    investigation.requests_due(&fleet, &engine(), at(31.9));
+    assert_eq!(investigation.progress(), Progress::FirstReading);
+    investigation.requests_due(&fleet, &engine(), at(32.0));
+    assert_eq!(investigation.progress(), Progress::WaitsUntil(at(92.0)));
+    assert!(!investigation.take_reply(reply(&sent[0].1, false), &fleet, at(33.0)), "too late");
+    let evidence = investigation.evidence(&fleet, &engine(), None, at(33.0));
+    let refused = &evidence.ranks[0].readings[0].examination.refused;
+    let late: Vec<_> = refused.iter().filter(|one| one.reason.as_str() == "no reply came within 30 s").collect();
+    assert_eq!(late.iter().map(|one| one.part).collect::<Vec<_>>(), [ProcessPart, Stacks, Links]);
+}
+
+#[test]
+fn processes_of_others_are_not_examined() {
+    let mut others = rank(8, 1, "3385");
+    (others.facts.uid, others.facts.user) = (Some(1777), Some("bob".into()));
+    let fleet = fleet(vec![vec![rank(7, 0, "3385")], vec![others]]);
+    let job = fleet.hosts()[1].processes().next().expect("a process").info.job.clone();
+    let mut foreign = Fleet::clone(&fleet);
+    let mut hello = foreign.hosts()[1].hello.clone().expect("a hello");
+    (hello.login_uid, hello.login_user) = (Some(1000), Some("alice".into()));
+    foreign.apply(HostId(1), HostUpdate::Hello(Box::new(hello)), at(1.0));
+    let mut investigation = Investigation::new(&foreign, HostId(1), &job, true, 1);
+    assert!(!investigation.has_own_ranks());
+    assert!(investigation.requests_due(&foreign, &engine(), at(2.0)).is_empty());
+    assert_eq!(investigation.progress(), Progress::Complete);
+}
+
+#[test]
+fn a_likely_part_counts_if_it_meets_the_others() {
+    let started = |pid: u32, at: i64| {
+        let mut rank = process(pid, "python train.py --lr 1", &[(0, 40)]);
+        rank.facts.start_unix_seconds = Some(1_700_000_000 + at);
+        rank
+    };
+    let fleet = fleet(vec![vec![started(7, 0)], vec![started(8, 5)], vec![started(9, 6)]]);
+    let mut investigation = investigation(&fleet, false);
+    let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
+    for (host, request) in &sent {
+        let mut reply = reply(request, false);
+        if let ReplyOutcome::Examined(examination) = &mut reply.outcome {
+            let port = if host.0 == 2 { 29600 } else { 29500 };
+            let process = examination.process.as_mut().expect("was requested");
+            process.variables = vec!["MASTER_ADDR=10.0.0.1".into(), format!("MASTER_PORT={port}").into()];
+        }
+        investigation.take_reply(reply, &fleet, at(3.0));
+    }
+    let evidence = investigation.evidence(&fleet, &engine(), None, at(3.0));
+    assert_eq!(evidence.ranks.iter().map(|rank| rank.host.0).collect::<Vec<_>>(), [0, 1], "the third is another job");
+}

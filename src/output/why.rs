@@ -1,0 +1,500 @@
+//! The output of `gpufleet why`: the verdict about one job as text and as JSON. docs/why-json.md describes the JSON.
+//!
+//! ```text
+//! job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
+//!   culprit  rank 7, pid 1650386 on node2, GPU 3: never launched AllReduce 61 to 64
+//!   1  NCCL RAS, twice, 60 s apart  AllReduce: 7 ranks at 64, rank 7 at 60, none moved   proven
+//!   2  py-spy, rank 7               load_batch (data.py:211), same 60 s later            likely
+//!   3  links                        mlx5_0 ACTIVE, 0 B/s, no errors                      says: not the network
+//!   not seen  Flight Recorder: off in this job (TORCH_FR_BUFFER_SIZE=2000 before the next start)
+//! ```
+
+use super::json::rounded;
+use super::paint::{Paint, Tone};
+use crate::diagnosis::proof::{
+    Culprit, CulpritRank, CulpritReason, EvidenceLine, JobEvidence, Missing, Outcome, Says, Verdict,
+};
+use crate::wire::SafeText;
+use crate::wire::format::{DurationStyle, duration};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use unicode_width::UnicodeWidthStr;
+
+/// The version of the JSON. It rises when a field is removed or changes its meaning, not when one is added.
+pub const SCHEMA: u32 = 1;
+
+/// The widest columns of the evidence: source and facts.
+const MAX_WIDTHS: (usize, usize) = (34, 64);
+
+/// Maximum number of hosts that the heading names.
+const MAX_HOSTS: usize = 4;
+
+/// The verdict as text.
+pub fn text(evidence: &JobEvidence, verdict: &Verdict, paint: Paint) -> String {
+    let mut text = heading(evidence, verdict, paint);
+    match &verdict.culprit {
+        Some(culprit) => text += &culprit_lines(culprit),
+        None => {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "  {}", verdict.sentence);
+        }
+    }
+    text += &evidence_table(&verdict.evidence, paint);
+    for missing in &verdict.missing {
+        let mut line = format!("  not seen  {}: {}", missing.what, missing.reason);
+        if !missing.remedy.is_empty() {
+            let _ = write!(line, " ({})", missing.remedy);
+        }
+        text += &paint.paint(Tone::Dim, &line);
+        text += "\n";
+    }
+    text
+}
+
+/// `job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven`
+fn heading(evidence: &JobEvidence, verdict: &Verdict, paint: Paint) -> String {
+    let ranks = evidence.ranks.len();
+    let mut text = format!("{}, {ranks} {}", evidence.name, if ranks == 1 { "rank" } else { "ranks" });
+    let hosts = hosts(evidence);
+    if !hosts.is_empty() {
+        let names: Vec<&str> = hosts.iter().take(MAX_HOSTS).map(SafeText::as_str).collect();
+        let _ = write!(text, " on {}", names.join(", "));
+        if hosts.len() > MAX_HOSTS {
+            let _ = write!(text, " and {} more", hosts.len() - MAX_HOSTS);
+        }
+    }
+    let has_failed = verdict.culprit.as_ref().is_some_and(|culprit| culprit.reason == CulpritReason::AsyncError);
+    let (words, tone) = match verdict.outcome {
+        Outcome::Proven if has_failed => ("HAS FAILED", Tone::Critical),
+        Outcome::Proven => ("HANGS", Tone::Critical),
+        Outcome::Likely => ("PROBABLY HANGS", Tone::Warn),
+        Outcome::Suspected => ("MAY HANG", Tone::Warn),
+        Outcome::WaitsForRank => ("WAITS FOR A RANK THAT WORKS", Tone::Warn),
+        Outcome::NotHung => ("DOES NOT HANG", Tone::Strong),
+        Outcome::NothingKnown => ("NOTHING KNOWN", Tone::Strong),
+    };
+    let mut judgement = words.to_owned();
+    let is_so = !matches!(verdict.outcome, Outcome::NotHung | Outcome::NothingKnown);
+    if let Some(lasted) = evidence.lasted.filter(|_| is_so) {
+        let bound = if evidence.lasted_is_at_least { ">= " } else { "" };
+        let _ = write!(judgement, " (for {bound}{})", duration(lasted, DurationStyle::OneUnit));
+    }
+    let level = match verdict.outcome {
+        Outcome::Proven => "  proven",
+        Outcome::Likely => "  likely",
+        Outcome::Suspected => "  suspected",
+        Outcome::WaitsForRank | Outcome::NotHung | Outcome::NothingKnown => "",
+    };
+    format!("{text}: {}{level}\n", paint.paint(tone, &judgement))
+}
+
+/// The names of the hosts in the order of the fleet.
+fn hosts(evidence: &JobEvidence) -> Vec<SafeText> {
+    let hosts: BTreeMap<_, _> = evidence.ranks.iter().map(|rank| (rank.host, &rank.host_name)).collect();
+    hosts.into_values().cloned().collect()
+}
+
+/// One line for each rank. The first one has the difference to the other ranks.
+fn culprit_lines(culprit: &Culprit) -> String {
+    let mut text = String::new();
+    for (index, rank) in culprit.ranks.iter().enumerate() {
+        let place = rank.place();
+        let separator = if place.is_empty() { "" } else { ", " };
+        let _ = write!(text, "  {}  {}{separator}{place}", if index == 0 { "culprit" } else { "       " }, rank.name());
+        match &rank.operation {
+            Some(operation) => {
+                let _ = write!(text, ": never launched {operation}");
+            }
+            None if index == 0 => {
+                let _ = write!(text, ": {}", culprit.text);
+            }
+            None => {}
+        }
+        text += "\n";
+    }
+    if culprit.left_out > 0 {
+        let _ = writeln!(text, "           and {} more", culprit.left_out);
+    }
+    text
+}
+
+/// The evidence in numbered rows with aligned columns.
+fn evidence_table(evidence: &[EvidenceLine], paint: Paint) -> String {
+    let widest = |values: &mut dyn Iterator<Item = usize>, most: usize| values.max().unwrap_or(0).min(most);
+    let sources = widest(&mut evidence.iter().map(|line| line.source.width()), MAX_WIDTHS.0);
+    let facts = widest(&mut evidence.iter().map(|line| line.text.width()), MAX_WIDTHS.1);
+    let number = evidence.len().to_string().len();
+    let mut text = String::new();
+    for (index, line) in evidence.iter().enumerate() {
+        let pad = |text: &str, width: usize| " ".repeat(width.saturating_sub(text.width()));
+        let tone = match line.says {
+            Says::Proven => Tone::Critical,
+            Says::Likely | Says::Network | Says::Ended => Tone::Warn,
+            Says::Suspected | Says::Works | Says::Moves | Says::NotTheNetwork => Tone::Plain,
+            Says::Nothing => Tone::Dim,
+        };
+        let _ = writeln!(
+            text,
+            "  {:>number$}  {}{}  {}{}  {}",
+            index + 1,
+            line.source,
+            pad(&line.source, sources),
+            line.text,
+            pad(&line.text, facts),
+            paint.paint(tone, line.says.text())
+        );
+    }
+    text
+}
+
+/// The JSON of a verdict.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct JsonWhy {
+    /// The version of this schema.
+    schema: u32,
+    /// The name of the job.
+    job: SafeText,
+    /// `proven`, `likely`, `suspected`, `waits_for_rank`, `not_hung` or `nothing_known`.
+    outcome: &'static str,
+    /// The verdict in one sentence.
+    sentence: SafeText,
+    /// How long a finding about the job has held, in seconds.
+    lasted_seconds: Option<f64>,
+    /// Whether that duration is a lower bound.
+    at_least: bool,
+    /// Whether the job serves models.
+    serves_models: bool,
+    /// The watched hosts of the job.
+    hosts: Vec<SafeText>,
+    /// The processes of the job on those hosts.
+    processes: Vec<JsonProcess>,
+    /// The ranks that hold the job up.
+    culprit: Option<JsonCulprit>,
+    /// The evidence, the strongest first.
+    evidence: Vec<JsonEvidence>,
+    /// The facts that could not be read.
+    missing: Vec<JsonMissing>,
+}
+
+/// A process of the job.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct JsonProcess {
+    /// The name of its host.
+    host: SafeText,
+    /// The pid in the pid namespace of the host.
+    pid: u32,
+    /// Whether it belongs to the login user, so that it can be examined.
+    mine: bool,
+    /// Its owner.
+    user: Option<SafeText>,
+    /// The indexes of its GPUs.
+    gpus: Vec<u32>,
+    /// Number of times that it was examined.
+    readings: usize,
+}
+
+/// The ranks that hold a job up.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct JsonCulprit {
+    /// The kind of evidence that names them: `dead`, `unresponsive`, `async_error`, `behind`, `other_path`, `log`, `stack`,
+    /// `wait_channel` or `works`.
+    reason: &'static str,
+    /// The difference to the other ranks.
+    text: SafeText,
+    /// The operation.
+    operation: Option<SafeText>,
+    /// The Python frame in which the first of them stands.
+    frame: Option<SafeText>,
+    /// The ranks.
+    ranks: Vec<JsonCulpritRank>,
+    /// Number of ranks left out of `ranks`.
+    ranks_left_out: u32,
+}
+
+/// One rank that holds a job up.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct JsonCulpritRank {
+    /// Rank in the whole job.
+    world_rank: Option<u32>,
+    /// Rank in its communicator.
+    rank: Option<u32>,
+    /// The pid on its host, or in the job's pid namespace if the host is not watched.
+    pid: Option<u32>,
+    /// The name of its host, or the address by which NCCL knows it if the host is not watched.
+    host: Option<SafeText>,
+    /// Whether the process is on a watched host.
+    watched: bool,
+    /// The index of its GPU.
+    gpu: Option<u32>,
+    /// The operation in which this rank differs, if the ranks took different paths.
+    operation: Option<SafeText>,
+}
+
+/// One piece of evidence.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct JsonEvidence {
+    /// The source.
+    source: SafeText,
+    /// The facts.
+    text: SafeText,
+    /// The conclusion that it allows alone: `proven`, `likely`, `suspected`, `works`, `moves`, `network`, `not_the_network`,
+    /// `ended` or `nothing`.
+    says: &'static str,
+}
+
+/// A fact that could not be read.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct JsonMissing {
+    /// The fact.
+    what: SafeText,
+    /// Why it could not be read.
+    reason: SafeText,
+    /// The change that would make it readable.
+    remedy: Option<SafeText>,
+    /// Whether `--ask-ras` would read it, at the risk that the job crashes.
+    risk: bool,
+}
+
+impl JsonWhy {
+    /// Builds the JSON of a verdict.
+    pub(crate) fn new(evidence: &JobEvidence, verdict: &Verdict) -> Self {
+        Self {
+            schema: SCHEMA,
+            job: evidence.name.clone(),
+            outcome: verdict.outcome.word(),
+            sentence: verdict.sentence.clone(),
+            lasted_seconds: evidence.lasted.map(rounded),
+            at_least: evidence.lasted_is_at_least,
+            serves_models: evidence.serves_models,
+            hosts: hosts(evidence),
+            processes: evidence
+                .ranks
+                .iter()
+                .map(|rank| JsonProcess {
+                    host: rank.host_name.clone(),
+                    pid: rank.pid,
+                    mine: rank.is_mine,
+                    user: rank.user.clone(),
+                    gpus: rank.gpus.iter().map(|gpu| gpu.index).collect(),
+                    readings: rank.readings.len(),
+                })
+                .collect(),
+            culprit: verdict.culprit.as_ref().map(JsonCulprit::new),
+            evidence: verdict
+                .evidence
+                .iter()
+                .map(|line| JsonEvidence {
+                    source: line.source.clone(),
+                    text: line.text.clone(),
+                    says: line.says.word(),
+                })
+                .collect(),
+            missing: verdict.missing.iter().map(JsonMissing::new).collect(),
+        }
+    }
+}
+
+impl JsonCulprit {
+    fn new(culprit: &Culprit) -> Self {
+        Self {
+            reason: culprit.reason.word(),
+            text: culprit.text.clone(),
+            operation: culprit.operation.clone(),
+            frame: culprit.frame.clone(),
+            ranks: culprit.ranks.iter().map(JsonCulpritRank::new).collect(),
+            ranks_left_out: culprit.left_out,
+        }
+    }
+}
+
+impl JsonCulpritRank {
+    fn new(rank: &CulpritRank) -> Self {
+        Self {
+            world_rank: rank.world_rank,
+            rank: rank.rank,
+            pid: rank.pid,
+            host: rank.host.clone(),
+            watched: rank.host_id.is_some(),
+            gpu: rank.gpu,
+            operation: rank.operation.clone(),
+        }
+    }
+}
+
+impl JsonMissing {
+    fn new(missing: &Missing) -> Self {
+        Self {
+            what: missing.what.clone(),
+            reason: missing.reason.clone(),
+            remedy: Some(missing.remedy.clone()).filter(|remedy| !remedy.is_empty()),
+            risk: missing.is_risk,
+        }
+    }
+}
+
+/// The verdict as one line of JSON, with its newline.
+///
+/// # Errors
+/// Never with these types.
+pub fn json_line(evidence: &JobEvidence, verdict: &Verdict) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string(&JsonWhy::new(evidence, verdict))? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::assert_documented;
+    use super::*;
+    use crate::diagnosis::proof::RankEvidence;
+    use crate::fleet::{HostId, ProcessKey};
+    use std::time::Duration;
+
+    fn key(pid: u32) -> ProcessKey {
+        ProcessKey { boot_id: Some("boot".into()), pid, start_ticks: Some(1) }
+    }
+
+    fn evidence() -> JobEvidence {
+        let rank = |number: u32| RankEvidence {
+            host: HostId(number / 4),
+            host_name: SafeText::from(format!("node{}", number / 4 + 1)),
+            host_addresses: Vec::new(),
+            key: key(100 + number),
+            pid: 100 + number,
+            is_mine: true,
+            user: Some("ann".into()),
+            gpus: Vec::new(),
+            readings: Vec::new(),
+            log: None,
+        };
+        JobEvidence {
+            name: "job 3385".into(),
+            lasted: Some(Duration::from_secs(745)),
+            lasted_is_at_least: true,
+            serves_models: false,
+            ranks: (0..8).map(rank).collect(),
+            ranks_left_out: 0,
+        }
+    }
+
+    fn verdict() -> Verdict {
+        let line = |source: &str, text: &str, says| EvidenceLine { source: source.into(), text: text.into(), says };
+        Verdict {
+            outcome: Outcome::Proven,
+            culprit: Some(Culprit {
+                ranks: vec![CulpritRank {
+                    rank: Some(7),
+                    world_rank: Some(7),
+                    pid: Some(107),
+                    host: Some("node2".into()),
+                    host_id: Some(HostId(1)),
+                    key: Some(key(107)),
+                    gpu: Some(3),
+                    operation: None,
+                }],
+                left_out: 0,
+                reason: CulpritReason::Behind,
+                text: "never launched AllReduce 61 to 64".into(),
+                operation: Some("AllReduce 61 to 64".into()),
+                frame: Some("load_batch (data.py:211)".into()),
+            }),
+            sentence: "rank 7 never launched AllReduce 61 to 64".into(),
+            evidence: vec![
+                line("NCCL RAS, twice, 60 s apart", "AllReduce: 7 ranks at 64, rank 7 at 60, none moved", Says::Proven),
+                line("py-spy, rank 7", "load_batch (data.py:211), same 60 s later", Says::Likely),
+                line("links", "mlx5_0 ACTIVE, 0 B/s, no errors", Says::NotTheNetwork),
+            ],
+            missing: vec![Missing {
+                what: "Flight Recorder".into(),
+                reason: "off in this job".into(),
+                remedy: "TORCH_FR_BUFFER_SIZE=2000 before the next start".into(),
+                is_risk: false,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_text_names_culprit_evidence_and_remedies() {
+        let expected = "\
+job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
+  culprit  rank 7, pid 107 on node2, GPU 3: never launched AllReduce 61 to 64
+  1  NCCL RAS, twice, 60 s apart  AllReduce: 7 ranks at 64, rank 7 at 60, none moved  proven
+  2  py-spy, rank 7               load_batch (data.py:211), same 60 s later           likely
+  3  links                        mlx5_0 ACTIVE, 0 B/s, no errors                     says: not the network
+  not seen  Flight Recorder: off in this job (TORCH_FR_BUFFER_SIZE=2000 before the next start)
+";
+        assert_eq!(text(&evidence(), &verdict(), Paint::OFF), expected);
+    }
+
+    #[test]
+    fn several_culprits_have_a_line_each() {
+        let mut verdict = verdict();
+        let culprit = verdict.culprit.as_mut().expect("a culprit");
+        let unwatched = CulpritRank { rank: Some(3), host: Some("10.0.0.9".into()), ..CulpritRank::default() };
+        culprit.ranks.push(unwatched);
+        culprit.left_out = 2;
+        (verdict.evidence, verdict.missing) = (Vec::new(), Vec::new());
+        let expected = "\
+job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
+  culprit  rank 7, pid 107 on node2, GPU 3: never launched AllReduce 61 to 64
+           rank 3 of its communicator, on 10.0.0.9
+           and 2 more
+";
+        assert_eq!(text(&evidence(), &verdict, Paint::OFF), expected);
+        let culprit = verdict.culprit.as_mut().expect("a culprit");
+        culprit.left_out = 0;
+        culprit.ranks[0].operation = Some("AllReduce 64".into());
+        culprit.ranks[1].operation = Some("Broadcast 5".into());
+        let expected = "\
+job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
+  culprit  rank 7, pid 107 on node2, GPU 3: never launched AllReduce 64
+           rank 3 of its communicator, on 10.0.0.9: never launched Broadcast 5
+";
+        assert_eq!(text(&evidence(), &verdict, Paint::OFF), expected);
+    }
+
+    #[test]
+    fn a_verdict_without_a_culprit_is_a_sentence() {
+        let mut verdict = verdict();
+        (verdict.culprit, verdict.evidence, verdict.missing) = (None, Vec::new(), Vec::new());
+        verdict.sentence = "the job moves: ranks launch operations".into();
+        let headings = [
+            (Outcome::Proven, "HANGS (for >= 12 min)  proven"),
+            (Outcome::Likely, "PROBABLY HANGS (for >= 12 min)  likely"),
+            (Outcome::Suspected, "MAY HANG (for >= 12 min)  suspected"),
+            (Outcome::WaitsForRank, "WAITS FOR A RANK THAT WORKS (for >= 12 min)"),
+            (Outcome::NotHung, "DOES NOT HANG"),
+            (Outcome::NothingKnown, "NOTHING KNOWN"),
+        ];
+        for (outcome, heading) in headings {
+            verdict.outcome = outcome;
+            let expected =
+                format!("job 3385, 8 ranks on node1, node2: {heading}\n  the job moves: ranks launch operations\n");
+            assert_eq!(text(&evidence(), &verdict, Paint::OFF), expected);
+        }
+    }
+
+    #[test]
+    fn the_document_names_every_json_field() {
+        let json = serde_json::from_str(&json_line(&evidence(), &verdict()).expect("writes")).expect("reads");
+        assert_documented(include_str!("../../docs/why-json.md"), &[json]);
+    }
+
+    #[test]
+    fn the_json_has_stable_names() {
+        let line = json_line(&evidence(), &verdict()).expect("writes");
+        assert_eq!(line.matches('\n').count(), 1);
+        let json: serde_json::Value = serde_json::from_str(&line).expect("reads");
+        assert_eq!(json["outcome"], "proven");
+        assert_eq!(json["culprit"]["reason"], "behind");
+        assert_eq!(json["culprit"]["ranks"][0]["world_rank"], 7);
+        assert_eq!(json["evidence"][2]["says"], "not_the_network");
+        assert_eq!(json["lasted_seconds"], 745.0);
+        assert_eq!(json["missing"][0]["risk"], false);
+    }
+}
