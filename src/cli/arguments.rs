@@ -50,6 +50,8 @@ pub enum Command {
     Free(FreeArgs),
     /// Print hung, idle or failing work with its cause; --replay evaluates a recording.
     Findings(FindingsArgs),
+    /// Examine a job that looks hung, and print which host, rank and operation hold it up.
+    Why(WhyArgs),
     /// Record the updates of all hosts to a file, until Ctrl-C; see docs/recording.md.
     Record(RecordArgs),
     /// Check the connection to each host step by step and suggest how to repair it.
@@ -137,6 +139,49 @@ pub struct FindingsArgs {
     pub replay: Option<PathBuf>,
 }
 
+/// Options of `why`.
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// A process of the job as HOST:PID [default: the job with the worst finding]; then a hosts.toml or hosts, as without a
+    /// subcommand.
+    #[arg(value_name = "HOST:PID | TARGET")]
+    pub words: Vec<String>,
+    /// Query NCCL RAS even if its version is unknown or has faults by which a query may crash the job.
+    #[arg(long)]
+    pub ask_ras: bool,
+    /// Print one line of JSON; see docs/why-json.md.
+    #[arg(long)]
+    pub json: bool,
+    /// After this many seconds, use the hosts that have reported by then.
+    #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
+    pub timeout: Duration,
+}
+
+/// A process on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WhyTarget {
+    /// The name of the host.
+    pub host: String,
+    /// The process id.
+    pub pid: u32,
+}
+
+impl WhyArgs {
+    /// Returns the process, if the first word names one.
+    pub fn target(&self) -> Option<WhyTarget> {
+        let (host, pid) = self.words.first()?.rsplit_once(':')?;
+        // `user@host:22` and `ssh://host:22` are targets, as everywhere.
+        let is_host = !host.is_empty() && !host.contains(['@', '/', '[', ']', ':']);
+        let pid = pid.parse().ok().filter(|_| is_host)?;
+        Some(WhyTarget { host: host.to_owned(), pid })
+    }
+
+    /// The words after the process.
+    fn targets(&self) -> &[String] {
+        if self.target().is_some() { self.words.get(1..).unwrap_or_default() } else { &self.words }
+    }
+}
+
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
@@ -212,6 +257,8 @@ pub enum SchemaName {
     FindingsChange,
     /// `free --json`.
     Free,
+    /// `why --json`.
+    Why,
     /// The standard input of the program of `on_finding`.
     Notification,
     /// A line of a recording.
@@ -363,6 +410,7 @@ impl Command {
             Self::Status(status) => &status.targets,
             Self::Findings(findings) => &findings.targets,
             Self::Free(free) => &free.targets,
+            Self::Why(why) => why.targets(),
             Self::Record(record) => &record.targets,
             Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
             Self::Init(_) | Self::Explain(_) | Self::Completions(_) | Self::Man(_) | Self::Schema(_) => &[],
@@ -374,6 +422,7 @@ impl Command {
             Self::Status(_) => "status",
             Self::Findings(_) => "findings",
             Self::Free(_) => "free",
+            Self::Why(_) => "why",
             Self::Record(_) => "record",
             Self::Doctor(_) => "doctor",
             Self::Clean(_) => "clean",
@@ -675,6 +724,22 @@ mod tests {
     }
 
     #[test]
+    fn the_first_word_of_why_may_name_a_process() {
+        let parse = |words: &[&str]| {
+            let cli = Cli::try_parse_from(["gpufleet", "why"].iter().chain(words)).expect("parses");
+            let Some(Command::Why(why)) = cli.command else { panic!("is why") };
+            (why.target().map(|target| (target.host, target.pid)), why.targets().to_vec())
+        };
+        let process = |host: &str, pid| Some((host.to_owned(), pid));
+        assert_eq!(parse(&["node2:4711", "lab.toml"]), (process("node2", 4711), vec!["lab.toml".to_owned()]));
+        assert_eq!(parse(&["node2:4711"]), (process("node2", 4711), Vec::new()));
+        assert_eq!(parse(&[]), (None, Vec::new()));
+        for target in ["lab.toml", "me@node2:22", "ssh://node2:22", "[::1]:22", "node2:x", ":4711", "node2:-1"] {
+            assert_eq!(parse(&[target]), (None, vec![target.to_owned()]));
+        }
+    }
+
+    #[test]
     fn a_subcommand_after_a_target_is_parsed_as_a_target() {
         let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
         // clap reads the word as a target; the selection of hosts rejects it.
@@ -685,6 +750,7 @@ mod tests {
                 "status",
                 "free",
                 "findings",
+                "why",
                 "record",
                 "doctor",
                 "clean",

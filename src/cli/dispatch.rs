@@ -5,7 +5,7 @@ use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{
     CommandError, clean, completions, doctor, explain, findings, free, heap, init, man, print, record, schema, status,
-    tui,
+    tui, why,
 };
 use crate::cli::arguments::{Cli, Command, FindingsArgs};
 use crate::ssh::Interaction;
@@ -61,6 +61,7 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Status(arguments) => status::run(setup, arguments).await,
             Command::Findings(arguments) => findings::run(setup, arguments).await,
             Command::Free(arguments) => free::run(setup, arguments).await,
+            Command::Why(arguments) => why::run(setup, arguments).await,
             Command::Record(arguments) => record::run(setup, arguments).await,
             Command::Doctor(_)
             | Command::Init(_)

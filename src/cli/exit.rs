@@ -16,6 +16,10 @@ pub(super) const INCOMPLETE: u8 = 3;
 pub(super) const NOTHING_FREE: u8 = 4;
 /// The exit code of `findings` if a finding is firing.
 pub(super) const FINDINGS_FIRING: u8 = 4;
+/// The exit code of `why` if a hang is proven.
+pub(super) const HANG_PROVEN: u8 = 4;
+/// The exit code of `why` if a hang is likely.
+pub(super) const HANG_LIKELY: u8 = 5;
 /// The exit code after SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
 

@@ -20,6 +20,7 @@ pub mod schema;
 pub mod status;
 pub mod terminal_prompts;
 pub mod tui;
+pub mod why;
 
 mod background_writer;
 mod dispatch;

@@ -6,7 +6,7 @@ use crate::cli::arguments::SchemaName;
 use crate::config::thresholds::{Parameter, Unit};
 use crate::config::{HostsFile, PARAMETERS, RULES};
 use crate::fleet::recording;
-use crate::output::{findings, free, json, notification};
+use crate::output::{findings, free, json, notification, why};
 use crate::wire::Message;
 use clap::ValueEnum;
 use schemars::generate::SchemaSettings;
@@ -34,6 +34,7 @@ fn made(name: SchemaName) -> Value {
             ("A line of gpufleet findings --json with --watch or --replay", of_type::<findings::JsonTransition>())
         }
         SchemaName::Free => ("Output of gpufleet free --json", of_type::<free::JsonFreeReport>()),
+        SchemaName::Why => ("Output of gpufleet why --json", of_type::<why::JsonWhy>()),
         SchemaName::Notification => {
             ("Standard input of the program of on_finding", of_type::<notification::JsonNotification>())
         }

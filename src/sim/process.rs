@@ -29,7 +29,7 @@ pub(super) struct Process {
     job: Arc<Job>,
     /// Number of its job.
     pub(super) number: usize,
-    rank: usize,
+    pub(super) rank: usize,
     pub(super) gpus: Vec<usize>,
     steps: Arc<[Step]>,
     /// Whether the probe runs as the user of the process.
@@ -201,7 +201,7 @@ impl Process {
         self.phase().and_then(|phase| phase.number("uses")).map_or(usize::MAX, |uses| uses as usize)
     }
 
-    fn phase(&self) -> Option<&Step> {
+    pub(super) fn phase(&self) -> Option<&Step> {
         self.phase.and_then(|place| self.steps.get(place))
     }
 
@@ -239,11 +239,11 @@ impl Process {
         self.first_session + self.run * 131 % 2900
     }
 
-    fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.session() + 60 + self.rank as u32
     }
 
-    fn start_ticks(&self) -> u64 {
+    pub(super) fn start_ticks(&self) -> u64 {
         (self.started.max(0.0) * TICKS) as u64
     }
 

@@ -21,3 +21,4 @@ mod sshd;
 mod tasks;
 mod terminal;
 mod tui;
+mod why;

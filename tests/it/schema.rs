@@ -34,6 +34,7 @@ pub(crate) fn check_output(arguments: &[&str], output: &[u8]) {
     let name = match () {
         () if has("status") => "status",
         () if has("free") => "free",
+        () if has("why") => "why",
         () if has("--replay") || has("--watch") => "findings-change",
         () => "findings",
     };

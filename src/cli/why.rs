@@ -1,0 +1,257 @@
+//! `gpufleet why`: examines a job that looks hung and prints which host, rank and operation hold it up.
+
+use super::command_context::CommandContext;
+use super::exit::{HANG_LIKELY, HANG_PROVEN, INCOMPLETE, print_json, stdout_paint};
+use super::saved_state::SavedStateFile;
+use super::terminal_prompts::{NextUpdate, Prompter};
+use super::{CommandError, ExitSignals, OneShotFleet, print};
+use crate::cli::arguments::{WhyArgs, WhyTarget};
+use crate::collect::{Collector, Command, HostUpdates};
+use crate::config::{HostConfig, Thresholds, did_you_mean};
+use crate::diagnosis::proof::investigation::{Investigation, Progress};
+use crate::diagnosis::proof::{Outcome, judge};
+use crate::diagnosis::{Engine, Finding, FindingPhase};
+use crate::fleet::{Clock, Host, HostId, HostUpdate, JobKey, Moment};
+use crate::output::why::{json_line, text};
+use crate::store::Directories;
+use crate::wire::{Reply, ReplyOutcome};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long to watch the hosts for a job that looks hung, if none is named.
+const WATCH_SPAN: Duration = Duration::from_secs(30);
+/// How often due requests are looked for while nothing arrives from a host.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Examines the named process, or the job with the worst finding. The exit code tells what was found.
+pub async fn run(setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
+    let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
+    let target = arguments.target().map(|target| find_host(&target, &hosts)).transpose()?;
+    let mut exit_signals = ExitSignals::new()?;
+    let mut run = WhyRun {
+        one_shot: OneShotFleet::new(&hosts, simulated, clock),
+        engine: Engine::new(Arc::new(Thresholds::default())),
+        clock,
+        prompter: Prompter::new(ssh),
+        replies: Vec::new(),
+    };
+    if !simulated {
+        // What an earlier run saw of the job: NCCL RAS is queried only for a job that has worked.
+        SavedStateFile::restore_only(&Directories::find(), &mut run.engine, clock.now());
+    }
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let examined = tokio::select! {
+        code = exit_signals.next() => return Ok(ExitCode::from(code)),
+        examined = run.examine(&collector, &mut updates, target, arguments) => examined?,
+    };
+    // Close the connections first: a reader that stops reading must not hold a session on a server.
+    drop(collector);
+    if let Some(investigation) = examined {
+        return run.print(&investigation, arguments);
+    }
+    let seconds = WATCH_SPAN.as_secs();
+    print(&format!("no job of yours looks hung after {seconds} s\n  hint: name a process: gpufleet why HOST:PID\n"))?;
+    Ok(if run.one_shot.all_reported() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+/// Returns the host and the pid of a target.
+fn find_host(target: &WhyTarget, hosts: &[Arc<HostConfig>]) -> Result<(HostId, u32), CommandError> {
+    if let Some((id, _)) = (0..).map(HostId).zip(hosts).find(|(_, host)| *host.name == *target.host) {
+        return Ok((id, target.pid));
+    }
+    let near = did_you_mean(&target.host, hosts.iter().map(|host| host.name.as_str()));
+    let hint = near.unwrap_or_else(|| "`gpufleet status` lists the hosts".to_owned());
+    let (host, count) = (&target.host, hosts.len());
+    Err(CommandError::usage(format!("no host `{host}` among the {count} selected ones\n  hint: {hint}")))
+}
+
+/// The fleet, its diagnosis, and the replies that wait for the investigation.
+struct WhyRun {
+    one_shot: OneShotFleet,
+    engine: Engine,
+    clock: Clock,
+    prompter: Prompter,
+    replies: Vec<Reply>,
+}
+
+impl WhyRun {
+    /// Waits for the hosts, chooses the job and examines it. Returns `None` if no job is named and none looks hung.
+    async fn examine(
+        &mut self,
+        collector: &Collector,
+        updates: &mut HostUpdates,
+        target: Option<(HostId, u32)>,
+        arguments: &WhyArgs,
+    ) -> Result<Option<Investigation>, CommandError> {
+        let began = Instant::now();
+        self.apply_until(updates, began, arguments.timeout, OneShotFleet::is_complete).await;
+        let (host, job) = if let Some((host, pid)) = target {
+            (host, self.job_of(host, pid)?)
+        } else {
+            let span = WATCH_SPAN.div_f64(self.clock.speed());
+            self.apply_until(updates, began, span, |_| false).await;
+            let Some((host, job)) = self.worst_hang() else { return Ok(None) };
+            (host, job)
+        };
+        let mut investigation = Investigation::new(self.one_shot.fleet(), host, &job, arguments.ask_ras, 1);
+        if !investigation.has_own_ranks() {
+            return Err(self.not_own(host, &job));
+        }
+        let mut progress = None;
+        loop {
+            self.send_due(collector, &mut investigation);
+            let now_at = investigation.progress();
+            if progress.replace(now_at) != Some(now_at) {
+                report_progress(&investigation, now_at, self.clock.now(), self.clock.speed());
+            }
+            if now_at == Progress::Complete {
+                return Ok(Some(investigation));
+            }
+            self.apply_until(updates, Instant::now(), TICK, |_| false).await;
+            for reply in std::mem::take(&mut self.replies) {
+                investigation.take_reply(reply, self.one_shot.fleet(), self.clock.now());
+            }
+        }
+    }
+
+    /// Applies updates until the fleet is in a state or the time is over. A reply ends it as well.
+    async fn apply_until(
+        &mut self,
+        updates: &mut HostUpdates,
+        began: Instant,
+        limit: Duration,
+        is_done: fn(&OneShotFleet) -> bool,
+    ) {
+        while !is_done(&self.one_shot) && self.replies.is_empty() {
+            let NextUpdate::Update(id, update) = self.prompter.next_update(updates, began, Some(limit)).await else {
+                return;
+            };
+            let now = self.clock.now();
+            if let HostUpdate::Reply(reply) = &update {
+                self.replies.push(reply.clone());
+            }
+            self.one_shot.apply(id, update, now);
+            self.engine.evaluate_host(self.one_shot.fleet(), id, now);
+        }
+    }
+
+    fn send_due(&mut self, collector: &Collector, investigation: &mut Investigation) {
+        let now = self.clock.now();
+        for (host, request) in investigation.requests_due(self.one_shot.fleet(), &self.engine, now) {
+            let id = request.reply_id();
+            if !collector.command(host, Command::Request(request))
+                && let Some(id) = id
+            {
+                let outcome = ReplyOutcome::Refused("too many requests wait for this host".into());
+                investigation.take_reply(Reply { id, outcome }, self.one_shot.fleet(), now);
+            }
+        }
+    }
+
+    /// Returns the job of a GPU process, or why there is none.
+    fn job_of(&self, host: HostId, pid: u32) -> Result<JobKey, CommandError> {
+        let Some(host) = self.one_shot.fleet().host(host) else {
+            return Err(CommandError::failed("the host is not in the fleet"));
+        };
+        if host.snapshot.is_none() {
+            let error = host.link.error();
+            let reason = error.map_or("it did not report in time", |error| error.message.as_str());
+            let hint = error.and_then(|error| error.hint.clone()).unwrap_or_else(|| "gpufleet doctor".into());
+            let text = format!("gpufleet: {}: {reason}\n  hint: {hint}\n", host.name());
+            return Err(CommandError::verbatim(text, INCOMPLETE));
+        }
+        let find = |process: &&crate::fleet::Process| process.key.pid == pid;
+        match host.processes().find(find) {
+            Some(process) => Ok(process.info.job.clone()),
+            None => Err(CommandError::failed(no_such_process(host, pid))),
+        }
+    }
+
+    /// Returns the job of the worst finding about a hang of one's own job; a suspicion comes last.
+    fn worst_hang(&self) -> Option<(HostId, JobKey)> {
+        let is_hang = |finding: &&Finding| finding.rule.is_hang() && finding.is_mine && finding.job.is_some();
+        let found = self.engine.findings().filter(is_hang);
+        let rank = |finding: &&Finding| {
+            let is_pending = finding.phase == FindingPhase::Pending;
+            (is_pending && !finding.is_suspicion(), is_pending, std::cmp::Reverse(finding.severity))
+        };
+        let worst = found.min_by_key(rank)?;
+        Some((worst.host, worst.job.clone()?))
+    }
+
+    fn not_own(&self, host: HostId, job: &JobKey) -> CommandError {
+        let host = self.one_shot.fleet().host(host);
+        let process = host.and_then(|host| host.processes().find(|process| process.info.job == *job));
+        let user = process.map_or("another user", |process| process.info.who.as_str());
+        let name = host.map_or("-", |host| host.name().as_str());
+        let login = host.and_then(|host| host.hello.as_ref()?.login_user.as_ref()).map_or("-", |login| login.as_str());
+        CommandError::failed(format!(
+            "{name}: the job belongs to {user}, and gpufleet is logged in as {login}: only its owner may examine a \
+             process\n  hint: ask {user} to run `gpufleet why`"
+        ))
+    }
+
+    fn print(&self, investigation: &Investigation, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
+        let now = self.clock.now();
+        let fleet = self.one_shot.fleet();
+        let finding = self.engine.findings().find(|finding| finding.rule.is_hang() && investigation.is_about(finding));
+        let evidence = investigation.evidence(fleet, &self.engine, finding, now);
+        let verdict = judge(&evidence);
+        if arguments.json {
+            print_json(json_line(&evidence, &verdict))?;
+        } else {
+            print(&text(&evidence, &verdict, stdout_paint()))?;
+        }
+        Ok(match verdict.outcome {
+            Outcome::Proven => ExitCode::from(HANG_PROVEN),
+            Outcome::Likely | Outcome::WaitsForRank => ExitCode::from(HANG_LIKELY),
+            Outcome::Suspected | Outcome::NotHung | Outcome::NothingKnown => ExitCode::SUCCESS,
+        })
+    }
+}
+
+/// Returns the error for a pid that uses no GPU, with the pids that do.
+fn no_such_process(host: &Host, pid: u32) -> String {
+    /// The number of pids in the hint.
+    const MOST: usize = 8;
+    let mut pids: Vec<u32> = host.processes().map(|process| process.key.pid).filter(|pid| *pid != 0).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let mut text = format!("{}: no process with pid {pid} uses a GPU\n  hint: ", host.name());
+    if pids.is_empty() {
+        text.push_str("no process uses a GPU there");
+    } else {
+        text.push_str("those that do are ");
+        for (index, pid) in pids.iter().take(MOST).enumerate() {
+            let _ = write!(text, "{}{pid}", if index == 0 { "" } else { ", " });
+        }
+        if pids.len() > MOST {
+            let _ = write!(text, " and {} more", pids.len() - MOST);
+        }
+    }
+    text
+}
+
+/// Tells a person at the terminal what is going on: the examination takes a minute.
+fn report_progress(investigation: &Investigation, progress: Progress, now: Moment, speed: f64) {
+    if !io::stderr().is_terminal() {
+        return;
+    }
+    let (ranks, hosts) = investigation.extent();
+    let processes = if ranks == 1 { "process" } else { "processes" };
+    let hosts = format!("{hosts} host{}", if hosts == 1 { "" } else { "s" });
+    let text = match progress {
+        Progress::FirstReading => format!("examining {ranks} {processes} on {hosts}"),
+        Progress::WaitsUntil(next) => {
+            let seconds = now.until(next).as_secs_f64() / speed;
+            format!("the second reading begins in {seconds:.0} s: only then is it known whether anything moves")
+        }
+        Progress::SecondReading => format!("examining {ranks} {processes} on {hosts} again"),
+        Progress::Complete => return,
+    };
+    let _ = writeln!(io::stderr(), "{text}");
+}
