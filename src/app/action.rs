@@ -27,6 +27,8 @@ pub enum Mode {
     History,
     /// The view of a process.
     Process,
+    /// The report about a job that looks hung.
+    HangReport,
     /// The help.
     Help,
     /// The list in full screen.
@@ -78,6 +80,7 @@ impl Mode {
             Self::Findings => "findings",
             Self::History => "history",
             Self::Process => "process view",
+            Self::HangReport => "hang report",
             Self::Help => "help",
             Self::FilterLine => "filter line",
             Self::UserPicker => "user picker",
@@ -228,6 +231,8 @@ pub enum Action {
     Log,
     /// Show the findings.
     Findings,
+    /// Examine the selected job and show which rank holds it up.
+    Why,
     /// Snooze the selected finding for an hour, or end its snooze.
     Snooze,
     /// Snooze the selected finding until it changes, or end its snooze.
@@ -308,6 +313,7 @@ impl Action {
             Self::Wall => "heatmap cells free",
             Self::Processes => "jobs ps top list",
             Self::Users => "who people quota",
+            Self::Why => "hang hung stuck proof examine culprit rank nccl py-spy stack",
             Self::Findings => "alerts warnings problems stuck hung diagnosis errors",
             Self::Snooze | Self::SnoozeUntilItChanges => "mute silence ignore acknowledge hide",
             Self::History => "events past messages",
@@ -376,6 +382,7 @@ impl Action {
             Self::Processes => "processes",
             Self::Users => "users",
             Self::Findings => "findings",
+            Self::Why => "why",
             Self::Log => "ssh-log",
             Self::Snooze => "snooze",
             Self::SnoozeUntilItChanges => "snooze-until-it-changes",

@@ -53,6 +53,7 @@ impl App {
             Action::Processes => self.screen.show(View::Processes),
             Action::Findings => self.screen.show(View::Findings),
             Action::History => self.screen.enter(View::History),
+            Action::Why => return self.open_hang_report(now),
             Action::Log => {
                 let id = self.screen.list_host().unwrap_or(self.screen.selected_host());
                 if self.fleet.host(id).is_some() {
@@ -211,6 +212,13 @@ impl App {
                 let page = usize::from(self.size.1.saturating_sub(4));
                 self.screen.process_top =
                     move_index(self.screen.process_top, action, self.process_scroll_limit + 1, page);
+            }
+            Mode::HangReport => {
+                let page = usize::from(self.size.1.saturating_sub(4));
+                let positions = self.process_scroll_limit + 1;
+                if let Some(report) = &mut self.hang_report {
+                    report.top = move_index(report.top, action, positions, page);
+                }
             }
             Mode::Findings => {
                 let capacity = self.visible_finding_count();

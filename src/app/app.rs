@@ -8,7 +8,8 @@ use super::action::Mode;
 use super::derived_state::{Changes, DerivedState, Inputs};
 use super::dialogs::Prompts;
 use super::event::{Effect, Event};
-use super::findings::{Findings, is_hang_rule};
+use super::findings::Findings;
+use super::hang_report::HangReport;
 use super::help::{HelpDialog, HelpRow, help_blocks, help_rows};
 use super::host_summary::{HostSummary, LinkCounts};
 use super::keymap::Keymap;
@@ -74,6 +75,8 @@ pub struct App {
     pub(super) prompts: Prompts,
     pub(super) signals: Signals,
     pub(super) palette: Option<Palette>,
+    /// The report about a job that looks hung. It remains when its view is left.
+    pub(super) hang_report: Option<Box<HangReport>>,
     pub(super) notice: Option<(String, Moment)>,
     pub(super) event_log: EventLog,
     pub(super) startup_summary: StartupSummary,
@@ -90,7 +93,7 @@ pub struct App {
 #[derive(Debug)]
 pub(super) struct Frozen {
     since: Moment,
-    live: Fleet,
+    pub(super) live: Fleet,
 }
 
 impl App {
@@ -118,6 +121,7 @@ impl App {
             prompts: Prompts::default(),
             signals: Signals::default(),
             palette: None,
+            hang_report: None,
             notice: None,
             event_log: EventLog::default(),
             changes: Changes::default(),
@@ -177,6 +181,9 @@ impl App {
 
     fn apply_host_update(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
         if let HostUpdate::Reply(reply) = &update {
+            if self.take_hang_report_reply(reply, now) {
+                return self.continue_hang_report(now);
+            }
             return self.receive_signal_reply(id, reply, now);
         }
         let fleet = self.frozen.as_mut().map_or(&mut self.fleet, |frozen| &mut frozen.live);
@@ -207,6 +214,7 @@ impl App {
         let mut effects = self.apply_transitions(&transitions);
         effects.extend(self.show_startup_summary(now));
         effects.extend(self.tick_signals(now));
+        effects.extend(self.continue_hang_report(now));
         effects
     }
 
@@ -245,7 +253,7 @@ impl App {
 
     fn summary_basis_at(&self, now: Moment) -> (usize, usize) {
         let fresh = self.live_fleet().hosts().iter().filter(|host| host.is_fresh(now)).count();
-        (fresh, self.engine.findings().filter(|finding| is_hang_rule(finding.rule)).count())
+        (fresh, self.engine.findings().filter(|finding| finding.rule.is_hang()).count())
     }
 
     fn refresh_host(&mut self, id: HostId, now: Moment) {
@@ -593,6 +601,7 @@ impl App {
             (View::Users, _) => Mode::Users,
             (View::Findings, _) => Mode::Findings,
             (View::History, _) => Mode::History,
+            (View::HangReport, _) => Mode::HangReport,
             (View::Process(_), _) => Mode::Process,
         }
     }

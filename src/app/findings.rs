@@ -254,19 +254,19 @@ impl Findings {
 
     /// Returns whether an active finding says that the row may hang.
     pub(super) fn may_hang(&self, row: &Row) -> bool {
-        self.of_row(row).any(|finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule))
+        self.of_row(row).any(|finding| finding.phase != FindingPhase::Pending && finding.rule.is_hang())
     }
 
     /// Returns the severity of a row whose GPUs hang: that of the worst active finding about the hang.
     pub fn hang_severity_of_row(&self, row: &Row) -> Option<Severity> {
-        let is_active = |finding: &&Finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule);
+        let is_active = |finding: &&Finding| finding.phase != FindingPhase::Pending && finding.rule.is_hang();
         self.of_row(row).filter(is_active).map(|finding| finding.severity).max()
     }
 
     /// Returns the severity of the worst active finding about a hang of this user's jobs.
     pub fn hang_severity_of_user(&self, who: &SafeText) -> Option<Severity> {
         let is_theirs = |finding: &&Finding| {
-            finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule) && finding.user.as_ref() == Some(who)
+            finding.phase != FindingPhase::Pending && finding.rule.is_hang() && finding.user.as_ref() == Some(who)
         };
         self.list.iter().filter(is_theirs).map(|finding| finding.severity).max()
     }
@@ -278,11 +278,11 @@ impl Findings {
             let is_stuck = finding.rule.info().topic == RuleTopic::StuckJob;
             match (finding.phase, finding.rank_severity()) {
                 _ if finding.is_suspicion() => Some(Row::STUCK_WARNING_RANK),
-                (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(WARN_RANK + 3),
+                (FindingPhase::Pending, _) => finding.rule.is_hang().then_some(WARN_RANK + 3),
                 (_, Severity::Crit) => Some(CRIT_RANK + u8::from(!is_stuck)),
                 (_, Severity::Warn) if is_stuck => Some(Row::STUCK_WARNING_RANK),
                 (_, Severity::Warn) => Some(WARN_RANK + u8::from(finding.severity == Severity::Warn)),
-                (_, Severity::Info) => is_hang_rule(finding.rule).then_some(WARN_RANK + 2),
+                (_, Severity::Info) => finding.rule.is_hang().then_some(WARN_RANK + 2),
             }
         };
         self.of_row(row).filter(|one| one.snoozed.is_none()).filter_map(rank).min()
@@ -309,11 +309,6 @@ impl FindingCounts {
             self.notes += 1;
         }
     }
-}
-
-/// Returns whether a rule detects work that may hang.
-pub(super) fn is_hang_rule(rule: RuleId) -> bool {
-    matches!(rule, RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank | RuleId::JobStalled)
 }
 
 /// Returns the text of the STATE column for a rule, or `None` if the rule is not about work or its GPU.

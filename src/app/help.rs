@@ -104,6 +104,7 @@ impl Section {
             | Action::Log
             | Action::Shell
             | Action::Copy => Self::Hosts,
+            Action::Why => Self::Findings,
             _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
             _ => Self::Program,
         }
@@ -199,7 +200,8 @@ const SHARED_ROWS: [SharedRow; 21] = [
 ];
 
 /// Short texts for the help of a view, where the description is too long for half of 80 columns.
-const SHORT_TEXTS: [(Action, &str); 10] = [
+const SHORT_TEXTS: [(Action, &str); 11] = [
+    (Action::Why, "why it hangs"),
     (Action::OpenPrompts, "answer prompts"),
     (Action::Copy, "copy ssh command, pid ..."),
     (Action::Filter, "filter; F1 explains it"),

@@ -275,7 +275,7 @@ impl App {
                 let index = self.users_view().top(capacity) + line;
                 (line < capacity && index < self.users_view().list().len()).then_some(ClickTarget::User(index))
             }
-            View::Gpu(..) | View::Log(_) | View::History | View::Process(_) => None,
+            View::Gpu(..) | View::Log(_) | View::History | View::Process(_) | View::HangReport => None,
         }
     }
 

@@ -46,8 +46,8 @@ const fn ctrl(character: char) -> Key {
 }
 
 use Mode::{
-    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Log, Palette, Process,
-    Processes, SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
+    FilterLine, Findings, Gpu, Grid, HangReport, Help, History, Host, HostKeyDialog, HostList, List, Log, Palette,
+    Process, Processes, SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
 };
 
 pub(super) const LISTS: &[Mode] = &[List, HostList, Processes];
@@ -57,18 +57,22 @@ pub(super) const SORTABLE: &[Mode] = &[List, HostList, Processes, Users];
 const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
 pub(super) const FILTER_LINE: &[Mode] = &[FilterLine];
 pub(super) const USER_PICKER: &[Mode] = &[UserPicker];
-const NAVIGABLE: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
-pub(super) const SCROLLABLE: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
+const NAVIGABLE: &[Mode] = &[
+    Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, HangReport, Help,
+    UserPicker,
+];
+pub(super) const SCROLLABLE: &[Mode] = &[
+    Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Process, HangReport, Help, UserPicker,
+];
 const HOSTS: &[Mode] = &[Host, HostList];
 pub(super) const PROMPT_DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
 pub(super) const SORT_MENU: &[Mode] = &[SortMenu];
 const SIGNALLABLE: &[Mode] = &[List, HostList, Processes, Process];
 pub(super) const SIGNAL_MENU: &[Mode] = &[SignalMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
+const VIEWS: &[Mode] =
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, HangReport];
 const VIEWS_AND_HELP: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help];
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, HangReport, Help];
 const WITH_SELECTION: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Log, Findings, Process];
 const TWO_DIMENSIONAL: &[Mode] = &[Grid, Host, Gpu, Wall];
 pub(super) const PALETTE: &[Mode] = &[Palette];
@@ -88,6 +92,7 @@ pub(super) const ALL: &[Mode] = &[
     Findings,
     History,
     Process,
+    HangReport,
     Help,
     SortMenu,
     SignalMenu,
@@ -156,9 +161,11 @@ pub static BINDINGS: &[Binding] = bindings! {
     &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "open the process or host of the finding", Some("go there");
     &[Findings], [char('x')], Action::Snooze, "x", "snooze for an hour, or end the snooze", Some("snooze 1h");
     &[Findings], [char('X')], Action::SnoozeUntilItChanges, "X", "snooze until it changes, or end the snooze", Some("until it changes");
+    &[Process, Findings], [char('W')], Action::Why, "W", "why it hangs: examine the job", Some("why");
+    LISTS, [char('W')], Action::Why, "W", "why it hangs: examine the job", None;
     &[Findings], [char('H')], Action::History, "H", "history: findings and messages of this run", Some("history");
     &[History], [char('H')], Action::Back, "H", "go back to the findings", None;
-    &[Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process], [key(KeyCode::Esc)], Action::Back, "Esc", "go back one level", Some("back");
+    &[Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, HangReport], [key(KeyCode::Esc)], Action::Back, "Esc", "go back one level", Some("back");
     &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "clear all filters", Some("show all");
     LIVE, [char('P')], Action::OpenPrompts, "P", "answer prompts for host keys and passphrases", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "focus hosts or the process list", Some("hosts/processes");

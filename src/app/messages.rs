@@ -1,7 +1,6 @@
 //! Messages to the user: the event log of this run and the summary at its start.
 
 use super::action::Action;
-use super::findings::is_hang_rule;
 use super::screen::move_index;
 use crate::diagnosis::{Engine, Finding, FindingPhase, SavedJobEnd, Transition};
 use crate::fleet::{Fleet, Host, Link, Moment, gpu_list};
@@ -137,7 +136,7 @@ fn summary_parts(fleet: &Fleet, engine: &Engine, ended: &[SavedJobEnd]) -> Vec<S
     }];
     let is_snoozed = |one: &Finding| one.snoozed.is_some();
     let (snoozed, hung): (Vec<&Finding>, Vec<&Finding>) =
-        engine.findings().filter(|one| is_hang_rule(one.rule)).partition(|one| is_snoozed(one));
+        engine.findings().filter(|one| one.rule.is_hang()).partition(|one| is_snoozed(one));
     // The state between the two runs is unknown: "still" would claim too much.
     let (hung_then_too, hung_now_only): (Vec<&Finding>, Vec<&Finding>) =
         hung.into_iter().partition(|one| engine.was_active_before(&one.id));

@@ -65,7 +65,7 @@ fn x_snoozes_a_finding_and_the_same_key_ends_the_snooze() {
 fn a_snooze_survives_a_restart() {
     let mut app = app_with_hung_jobs(5, SIZE);
     key(&mut app, '5');
-    let index = app.findings().list().iter().position(|finding| is_hang_rule(finding.rule)).expect("a hang");
+    let index = app.findings().list().iter().position(|finding| finding.rule.is_hang()).expect("a hang");
     for _ in 0..index {
         key(&mut app, 'j');
     }

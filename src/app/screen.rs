@@ -33,6 +33,8 @@ pub enum View {
     History,
     /// One process or job.
     Process(RowKey),
+    /// The report about a job that looks hung.
+    HangReport,
 }
 
 impl View {

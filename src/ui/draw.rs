@@ -15,7 +15,7 @@ use super::areas::ScreenAreas;
 use super::canvas::{Canvas, Segments};
 use super::format::{clock, gib, interval, plural, short, watts};
 use super::theme::Theme;
-use super::{dialogs, findings, gpu, grid, help, host, list, log, process, users, wall};
+use super::{dialogs, findings, gpu, grid, hang_report, help, host, list, log, process, users, wall};
 use crate::app::layout::MIN_SIZE;
 use crate::app::{Action, App, View};
 use crate::fleet::{GpuState, Moment};
@@ -86,6 +86,7 @@ fn draw_screen(canvas: &mut Canvas<'_>, app: &App, area: Rect, now: Moment) -> D
         View::Processes => process::draw_processes(canvas, areas.body, app, now),
         View::Findings => findings::draw(canvas, areas.body, app, now),
         View::History => log::draw_history(canvas, areas.body, app),
+        View::HangReport => drawn.process_scroll_limit = hang_report::draw(canvas, areas.body, app, now),
         View::Process(key) => {
             drawn.process_scroll_limit = process::draw(canvas, areas.body, app, key, now);
         }

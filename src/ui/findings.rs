@@ -238,6 +238,9 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     let style = if finding.phase == FindingPhase::Pending { theme.dim } else { theme.plain };
     writer.wrapped(&finding.sentence, style);
     writer.labelled("since", LABEL, &since_text(finding, app, now));
+    if let Some(verdict) = app.hang_report().and_then(|report| report.verdict_about(finding)) {
+        writer.labelled("why", LABEL, verdict);
+    }
     writer.labelled("check", LABEL, &finding.next_check);
     writer.labelled("unless", LABEL, finding.not);
     for gpu in finding.gpus.iter().take(usize::from(writer.rows_left()) / 2) {

@@ -17,6 +17,7 @@ mod format;
 mod gpu;
 mod gpu_line;
 mod grid;
+mod hang_report;
 mod help;
 mod host;
 mod host_state;

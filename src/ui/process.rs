@@ -128,6 +128,9 @@ fn text_lines(
     for finding in app.findings().of_row(row).take(4) {
         let label = if finding.phase == FindingPhase::Pending { "watched" } else { finding.severity.word() };
         text.add(label, &finding.sentence, plain);
+        if let Some(verdict) = app.hang_report().and_then(|report| report.verdict_about(finding)) {
+            text.add("  why", verdict, plain);
+        }
         text.add("  check", &finding.next_check, plain);
     }
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {

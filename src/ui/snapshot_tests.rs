@@ -5,6 +5,7 @@
 //! colours for a person to look at.
 
 use super::testing::{cells_at, lines, show_cells};
+use crate::app::hang_report_actions::tests::app_with_hang_report;
 use crate::app::mixed_fleet::mixed_fleet;
 use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, host_states, press, reported_once};
 use crate::app::{App, Event};
@@ -82,6 +83,14 @@ fn screens_with_findings() {
         for &size in sizes {
             assert_screen(name, &mut app, size, LATER);
         }
+    }
+}
+
+#[test]
+fn hang_report() {
+    let mut app = app_with_hang_report();
+    for size in [SMALL, MEDIUM] {
+        assert_screen("hang_report", &mut app, size, NOW + 64);
     }
 }
 

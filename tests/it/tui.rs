@@ -569,18 +569,18 @@ impl Folders {
 
 #[test]
 fn settings_change_keys_and_a_broken_file_is_reported_and_left_unchanged() {
-    let good = Folders::new("mouse = false\n[keys]\nwall = [\"W\", \"F2\"]\nquit = \"Q\"\n");
+    let good = Folders::new("mouse = false\n[keys]\nwall = [\"B\", \"F2\"]\nquit = \"Q\"\n");
     let mut pty = good.start(&["--demo", "--theme", "dark"]);
     pty.wait_for("40 GPUs");
     pty.screen(|screen| assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None));
-    pty.keys("qW");
+    pty.keys("qB");
     pty.wait_for("Free now");
     pty.keys("?");
     pty.wait_for("Keys: wall");
     pty.keys("?");
-    pty.wait_for("W F2");
+    pty.wait_for("B F2");
     pty.keys("\x1b");
-    pty.wait("the help closed", |text| !text.contains("W F2"));
+    pty.wait("the help closed", |text| !text.contains("B F2"));
     pty.keys("Q");
     assert_eq!(pty.exit_code(), 0);
 

@@ -1,0 +1,55 @@
+//! The report about a job that looks hung. `hang_report_actions` opens it and keeps it up to date.
+
+use crate::diagnosis::Finding;
+use crate::diagnosis::proof::investigation::{Investigation, Progress};
+use crate::diagnosis::proof::{JobEvidence, Outcome, Verdict};
+use crate::fleet::{HostId, JobKey};
+use crate::wire::SafeText;
+
+/// The report about one job.
+#[derive(Debug)]
+pub struct HangReport {
+    pub(super) host: HostId,
+    pub(super) job: JobKey,
+    pub(super) investigation: Investigation,
+    pub(super) evidence: JobEvidence,
+    pub(super) verdict: Verdict,
+    /// The first visible row.
+    pub(super) top: usize,
+}
+
+impl HangReport {
+    /// Returns the evidence that the verdict is about.
+    pub fn evidence(&self) -> &JobEvidence {
+        &self.evidence
+    }
+
+    /// Returns the verdict about everything that has been read so far.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Returns the verdict in one sentence if it is about this finding and says more than the finding does.
+    pub fn verdict_about(&self, finding: &Finding) -> Option<&SafeText> {
+        let says_more = matches!(
+            self.verdict.outcome,
+            Outcome::Proven | Outcome::Likely | Outcome::WaitsForRank | Outcome::NotHung
+        );
+        (says_more && self.investigation.is_about(finding)).then_some(&self.verdict.sentence)
+    }
+
+    /// Returns how far the examination is.
+    pub fn progress(&self) -> Progress {
+        self.investigation.progress()
+    }
+
+    /// Returns the number of examined processes and of their hosts.
+    pub fn extent(&self) -> (usize, usize) {
+        self.investigation.extent()
+    }
+
+    /// Returns the first visible row.
+    pub fn top(&self) -> usize {
+        self.top
+    }
+}

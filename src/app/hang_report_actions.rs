@@ -1,0 +1,99 @@
+//! Opens the report about a job that looks hung (`W`), examines the job while the report is on the screen, and judges the
+//! readings.
+
+use super::App;
+use super::action::Mode;
+use super::event::Effect;
+use super::hang_report::HangReport;
+use super::screen::View;
+use crate::diagnosis::proof::investigation::Investigation;
+use crate::diagnosis::proof::judge;
+use crate::fleet::{HostId, JobKey, Moment};
+use crate::wire::Reply;
+
+/// The ids of the requests of a report begin here. Those of signals begin at 1.
+const FIRST_REQUEST_ID: u64 = 1 << 40;
+
+impl App {
+    /// Returns the report, if one was opened.
+    pub fn hang_report(&self) -> Option<&HangReport> {
+        self.hang_report.as_deref()
+    }
+
+    /// Opens the report about the job of the selected process or finding.
+    pub(super) fn open_hang_report(&mut self, now: Moment) -> Vec<Effect> {
+        let Some((host, job)) = self.selected_job() else {
+            let notice = match self.mode() {
+                Mode::Findings => "this finding is not about a job",
+                _ => "select a process first",
+            };
+            self.notify(notice, now);
+            return Vec::new();
+        };
+        let is_open = self.hang_report.as_ref().is_some_and(|report| (report.host, &report.job) == (host, &job));
+        if !is_open {
+            let first_id = self.hang_report.as_ref().map_or(FIRST_REQUEST_ID, |report| report.investigation.next_id());
+            let investigation = Investigation::new(self.live_fleet(), host, &job, false, first_id);
+            if !investigation.has_own_ranks() {
+                let owner = self.owner_of(host, &job);
+                self.notify(format!("the job belongs to {owner}: only its owner may examine it"), now);
+                return Vec::new();
+            }
+            let evidence = investigation.evidence(self.live_fleet(), &self.engine, None, now);
+            let verdict = judge(&evidence);
+            self.hang_report = Some(Box::new(HangReport { host, job, investigation, evidence, verdict, top: 0 }));
+        }
+        self.screen.enter(View::HangReport);
+        self.continue_hang_report(now)
+    }
+
+    fn selected_job(&self) -> Option<(HostId, JobKey)> {
+        if self.mode() == Mode::Findings {
+            let finding = self.findings().selected()?;
+            return Some((finding.host, finding.job.clone()?));
+        }
+        if let View::Process(key) = self.screen.view() {
+            let listed = self.rows().iter().find(|row| row.key == *key).map(|row| &**row);
+            // The list may show the job of the process in a group or not at all.
+            let row = listed.or_else(|| self.jobs(key.host).iter().map(|job| &*job.row).find(|row| row.key == *key))?;
+            return Some((key.host, row.job.clone()));
+        }
+        let row = self.rows().get(self.screen.list.index())?;
+        Some((row.key.host, row.job.clone()))
+    }
+
+    fn owner_of(&self, host: HostId, job: &JobKey) -> String {
+        let host = self.live_fleet().host(host);
+        let process = host.and_then(|host| host.processes().find(|process| process.info.job == *job));
+        process.map_or_else(|| "another user".to_owned(), |process| process.info.who.to_string())
+    }
+
+    /// Sends the requests that are due while the report is on the screen.
+    pub(super) fn continue_hang_report(&mut self, now: Moment) -> Vec<Effect> {
+        if *self.screen.view() != View::HangReport {
+            return Vec::new();
+        }
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        let Some(report) = &mut self.hang_report else { return Vec::new() };
+        let requests = report.investigation.requests_due(fleet, &self.engine, now);
+        requests.into_iter().map(|(host, request)| Effect::Request(host, request)).collect()
+    }
+
+    /// Takes a reply to one of the report's requests. Returns `false` if it belongs to another request.
+    pub(super) fn take_hang_report_reply(&mut self, reply: &Reply, now: Moment) -> bool {
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        let Some(report) = &mut self.hang_report else { return false };
+        if !report.investigation.take_reply(reply.clone(), fleet, now) {
+            return false;
+        }
+        let mut hangs = self.engine.findings().filter(|finding| finding.rule.is_hang());
+        let finding = hangs.find(|finding| report.investigation.is_about(finding));
+        report.evidence = report.investigation.evidence(fleet, &self.engine, finding, now);
+        report.verdict = judge(&report.evidence);
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "hang_report_actions_tests.rs"]
+pub(crate) mod tests;

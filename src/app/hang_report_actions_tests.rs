@@ -1,0 +1,194 @@
+//! Tests of the report about a job that looks hung.
+
+use super::*;
+use crate::app::Event;
+use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, press, update};
+use crate::diagnosis::proof::Outcome;
+use crate::diagnosis::proof::investigation::Progress;
+use crate::fleet::{HostUpdate, Row};
+use crate::wire::{
+    Examination, ExaminationPart, ExaminationRefusal, Frame, ProcessExamination, ProcessState, ReplyOutcome, Request,
+    StackDump, ThreadReading, ThreadStack,
+};
+
+const SIZE: (u16, u16) = (120, 40);
+
+fn app_with_row(wanted: impl Fn(&Row) -> bool) -> App {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3g");
+    let index = app.rows().iter().position(|row| wanted(row)).expect("such a row");
+    press(&mut app, &"↓".repeat(index));
+    app
+}
+
+/// An app in whose list a job of the login user on several GPUs is selected.
+fn app_with_own_job() -> App {
+    app_with_row(|row| row.is_mine && row.workers > 1)
+}
+
+fn requests(effects: &[Effect]) -> Vec<(HostId, Request)> {
+    let request = |effect: &Effect| match effect {
+        Effect::Request(host, request) => Some((*host, request.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(request).collect()
+}
+
+/// An answer of a rank that waits in an all-reduce.
+fn examination(parts: &[ExaminationPart]) -> Examination {
+    let frame = |function: &str, line| Frame { function: function.into(), file: "train.py".into(), line: Some(line) };
+    let mut examination = Examination::default();
+    for part in parts {
+        match part {
+            ExaminationPart::Process => {
+                let main = ThreadReading {
+                    state: Some(ProcessState::Running),
+                    user_ms: Some(1000),
+                    ..ThreadReading::default()
+                };
+                let process = ProcessExamination {
+                    seconds: 1.0,
+                    main_thread: Some(main),
+                    cpu_ms: Some(1000),
+                    written_bytes: Some(0),
+                    ..ProcessExamination::default()
+                };
+                examination.process = Some(Box::new(process));
+            }
+            ExaminationPart::Stacks => {
+                let frames = vec![frame("all_reduce", 158), frame("main", 231)];
+                let main = ThreadStack { name: "MainThread".into(), frames, ..ThreadStack::default() };
+                let stacks = StackDump { tool: "/usr/bin/py-spy".into(), threads: vec![main], threads_left_out: 0 };
+                examination.stacks = Some(Box::new(stacks));
+            }
+            other => examination.refused.push(ExaminationRefusal {
+                part: *other,
+                reason: "the process has not loaded NCCL".into(),
+                remedy: "".into(),
+                is_risk: false,
+            }),
+        }
+    }
+    examination
+}
+
+/// Answers requests until none is left, at this time. Returns how many were answered.
+fn answer(app: &mut App, waiting: Vec<(HostId, Request)>, seconds: u64) -> usize {
+    answer_with(app, waiting, seconds, &|_, _| {})
+}
+
+/// Like [`answer`], with examinations that `change` has changed.
+fn answer_with(
+    app: &mut App,
+    mut waiting: Vec<(HostId, Request)>,
+    seconds: u64,
+    change: &dyn Fn(&Request, &mut Examination),
+) -> usize {
+    let mut answered = 0;
+    while let Some((host, request)) = waiting.pop() {
+        let outcome = match &request {
+            Request::Examine { parts, .. } => {
+                let mut examination = examination(parts);
+                change(&request, &mut examination);
+                ReplyOutcome::Examined(Box::new(examination))
+            }
+            _ => ReplyOutcome::Refused("standard output and standard error are not regular files".into()),
+        };
+        let reply = Reply { id: request.reply_id().expect("has a reply"), outcome };
+        let effects = app.update(Event::Host(host, Box::new(HostUpdate::Reply(reply))), at(seconds));
+        waiting.extend(requests(&effects));
+        answered += 1;
+    }
+    answered
+}
+
+/// An app that shows the report about a job of which all ranks wait, after two readings.
+pub(crate) fn app_with_hang_report() -> App {
+    let mut app = app_with_own_job();
+    let sent = requests(&press(&mut app, "W"));
+    answer(&mut app, sent, NOW + 1);
+    let sent = requests(&app.update(Event::Ticked, at(NOW + 62)));
+    answer(&mut app, sent, NOW + 63);
+    app
+}
+
+#[test]
+fn the_job_is_examined_twice_while_the_report_is_open() {
+    let mut app = app_with_own_job();
+    let ranks = app.rows()[app.screen().list.index()].workers as usize;
+    let sent = requests(&press(&mut app, "W"));
+    assert_eq!(*app.screen().view(), View::HangReport);
+    assert_eq!(app.hang_report().expect("a report").progress(), Progress::FirstReading);
+    assert_eq!(sent.len(), 4, "at most four requests at a time go to one host");
+    assert_eq!(answer(&mut app, sent, NOW + 1), 2 * ranks + 1, "each rank, its log, and NCCL RAS once");
+    assert!(requests(&app.update(Event::Ticked, at(NOW + 60))).is_empty());
+    press(&mut app, "\u{1b}");
+    assert_ne!(*app.screen().view(), View::HangReport);
+    assert!(requests(&app.update(Event::Ticked, at(NOW + 70))).is_empty(), "the report is not on the screen");
+    let sent = requests(&press(&mut app, "W"));
+    assert_eq!(sent.len(), 4, "the same report goes on with its second reading");
+    answer(&mut app, sent, NOW + 71);
+    let report = app.hang_report().expect("a report");
+    assert_eq!(report.progress(), Progress::Complete);
+    assert!(report.evidence().ranks.iter().all(|rank| rank.readings.len() == 2));
+}
+
+#[test]
+fn ranks_that_all_wait_are_no_proof() {
+    let app = app_with_hang_report();
+    let report = app.hang_report().expect("a report");
+    assert_ne!(report.verdict().outcome, Outcome::Proven, "{:?}", report.verdict());
+}
+
+#[test]
+fn jobs_of_others_and_other_findings_are_not_examined() {
+    let mut app = app_with_row(|row| !row.is_mine && row.pid.is_some());
+    let user = app.rows()[app.screen().list.index()].who.clone();
+    assert!(requests(&press(&mut app, "W")).is_empty());
+    let expected = format!("the job belongs to {user}: only its owner may examine it");
+    assert_eq!(app.notice(at(NOW)), Some(expected.as_str()));
+    press(&mut app, "5");
+    let is_about_no_job = |app: &App| app.findings().selected().is_some_and(|finding| finding.job.is_none());
+    while !is_about_no_job(&app) && app.findings().index() + 1 < app.findings().list().len() {
+        press(&mut app, "↓");
+    }
+    assert!(is_about_no_job(&app), "such a finding");
+    press(&mut app, "W");
+    assert_eq!(app.notice(at(NOW)), Some("this finding is not about a job"));
+}
+
+#[test]
+fn the_finding_gains_the_verdict() {
+    let mut app = app_with_hung_jobs(6, SIZE);
+    let hello = crate::sim::builder::hello("boot".into(), "dmitri", 1003);
+    update(&mut app, 3, HostUpdate::Hello(Box::new(hello)), LATER);
+    press(&mut app, "5");
+    let is_hang = |app: &App| app.findings().selected().is_some_and(|one| one.rule.is_hang() && one.host == HostId(3));
+    while !is_hang(&app) && app.findings().index() + 1 < app.findings().list().len() {
+        press(&mut app, "↓");
+    }
+    assert!(is_hang(&app), "such a finding");
+    let sent = requests(&press(&mut app, "W"));
+    assert!(!sent.is_empty(), "{:?}", app.notice(app.now));
+    let stopped = sent.iter().find_map(|(_, request)| match request {
+        Request::Examine { pid, .. } => Some(*pid),
+        _ => None,
+    });
+    let stop = |request: &Request, examination: &mut Examination| {
+        let (Request::Examine { pid, .. }, Some(process)) = (request, &mut examination.process) else { return };
+        if Some(*pid) == stopped {
+            let main = process.main_thread.as_mut().expect("a main thread");
+            (main.state, main.user_ms, process.cpu_ms) = (Some(ProcessState::Stopped), Some(0), Some(0));
+        }
+    };
+    answer_with(&mut app, sent, LATER + 1, &stop);
+    let sent = requests(&app.update(Event::Ticked, at(LATER + 62)));
+    answer_with(&mut app, sent, LATER + 63, &stop);
+    let report = app.hang_report().expect("a report");
+    assert_eq!(report.verdict().outcome, Outcome::Likely, "{:?}", report.verdict());
+    let finding = app.findings().list().iter().find(|one| one.rule.is_hang() && one.host == HostId(3));
+    let sentence = report.verdict_about(finding.expect("the finding")).expect("the verdict");
+    assert!(sentence.contains("is stopped"), "{sentence}");
+    let other = app.findings().list().iter().find(|one| one.host != HostId(3)).expect("another finding");
+    assert_eq!(report.verdict_about(other), None);
+}
