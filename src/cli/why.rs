@@ -40,7 +40,7 @@ pub async fn run(setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode,
         replies: Vec::new(),
     };
     if !simulated {
-        // What an earlier run saw of the job: NCCL RAS is queried only for a job that has worked.
+        // An earlier run may have seen the job at work: NCCL RAS is queried only then.
         SavedStateFile::restore_only(&Directories::find(), &mut run.engine, clock.now());
     }
     let (collector, mut updates) = Collector::start(&hosts, source, clock);

@@ -16,7 +16,7 @@ const OPERATIONS_PER_SECOND: f64 = 3.0;
 /// By how many operations a rank that does not come to the next one is behind.
 const BEHIND: u64 = 4;
 
-/// What a simulated process does, as far as an examination can tell.
+/// The activity of a simulated process, as far as an examination can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
     /// It computes.

@@ -31,7 +31,7 @@ pub const MAX_NOTES: usize = 256;
 /// Maximum number of environment variables, or of log lines, in a reply. The probe sends at most 1024 variables, and 4
 /// KiB of a log.
 pub const MAX_REPLY_LINES: usize = 8192;
-/// Maximum number of parts that an examination can ask for or refuse.
+/// Maximum number of parts that an examination can request or refuse.
 pub const MAX_EXAMINATION_PARTS: usize = 16;
 /// Maximum number of ports in an examination.
 pub const MAX_LINKS: usize = 64;

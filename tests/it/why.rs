@@ -32,7 +32,7 @@ fn why_examines_a_process_twice_through_sshd() {
 
 #[test]
 fn why_names_the_ranks_of_a_simulated_hang() {
-    let arguments = ["--demo", "--demo-speed", "60", "why", "--ask-ras"];
+    let arguments = ["--demo", "--demo-speed", "20", "why", "--ask-ras"];
     let (code, stdout, stderr) = run(&arguments);
     assert_eq!((code, stderr.as_str()), (4, ""), "{stdout}");
     let heading = stdout.lines().next().expect("a heading");
@@ -47,7 +47,7 @@ fn why_names_the_ranks_of_a_simulated_hang() {
 
 #[test]
 fn why_queries_nccl_ras_only_for_a_job_that_was_seen_at_work() {
-    let (code, stdout, _) = run(&["--demo", "--demo-speed", "60", "why"]);
+    let (code, stdout, _) = run(&["--demo", "--demo-speed", "20", "why"]);
     assert_eq!(code, 0, "{stdout}");
     let refusal = "not seen  NCCL RAS: this gpufleet has not seen the job at work; while a job starts, a query may crash it \
                    (NCCL issue 2346) (if the job has worked before: gpufleet why hgx-";

@@ -1,4 +1,4 @@
-//! What one rank does: whether its GPU computes or spins, and whether its process works on the host, moves or stands still.
+//! The activity of one rank: whether its GPU computes or spins, and whether its process works on the host, moves or stands still.
 
 use super::evidence::{MIN_APART, RankEvidence, RankGpu, RankReading};
 use super::log_lines::only_repeats;
@@ -282,7 +282,7 @@ pub(super) fn frame_text(frame: &Frame) -> String {
     }
 }
 
-/// What a process does on its host.
+/// The work of a process on its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HostWork {
     /// No CPU time, no bytes, and the stack stands still where it is known.

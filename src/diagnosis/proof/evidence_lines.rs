@@ -248,7 +248,7 @@ fn stacks_line(facts: &Facts<'_>, positions: &[usize], whose: &str) -> Option<Ev
     Some(line(format!("py-spy, {whose}"), text + &end, says))
 }
 
-/// What `/proc` says of a rank.
+/// The facts in `/proc` about a rank.
 fn process_line(facts: &Facts<'_>, position: usize) -> Option<EvidenceLine> {
     let rank = facts.rank(position);
     let mut readings: Vec<_> = rank.readings.iter().filter(|reading| reading.examination.process.is_some()).collect();
