@@ -25,7 +25,7 @@ use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
 use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition, UnusedReason};
 use crate::fleet::{
-    Fleet, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, RowKey, Totals, UsageLedger,
+    Fleet, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, Row, RowKey, Totals, UsageLedger,
 };
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
@@ -464,6 +464,12 @@ impl App {
     /// Returns all jobs on a host, whatever the filter.
     pub fn jobs(&self, id: HostId) -> &[JobRows] {
         self.derived.row_cache.jobs(id)
+    }
+
+    /// Returns the row of a process or job: that of the list, else one that the list shows in a group or not at all.
+    pub fn row(&self, key: &RowKey) -> Option<&Row> {
+        let listed = self.rows().iter().find(|row| row.key == *key).map(|row| &**row);
+        listed.or_else(|| self.jobs(key.host).iter().map(|job| &*job.row).find(|row| row.key == *key))
     }
 
     /// Returns each user with processes, the GPU memory held in bytes and the number of jobs, the most memory first.

@@ -43,9 +43,9 @@ impl HangReport {
         self.investigation.progress()
     }
 
-    /// Returns the number of examined processes and of their hosts.
-    pub fn extent(&self) -> (usize, usize) {
-        self.investigation.extent()
+    /// Returns the number of examined processes and of their hosts in words.
+    pub fn extent_text(&self) -> String {
+        self.investigation.extent_text()
     }
 
     /// Returns the first visible row.

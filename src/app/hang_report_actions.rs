@@ -53,10 +53,7 @@ impl App {
             return Some((finding.host, finding.job.clone()?));
         }
         if let View::Process(key) = self.screen.view() {
-            let listed = self.rows().iter().find(|row| row.key == *key).map(|row| &**row);
-            // The list may show the job of the process in a group or not at all.
-            let row = listed.or_else(|| self.jobs(key.host).iter().map(|job| &*job.row).find(|row| row.key == *key))?;
-            return Some((key.host, row.job.clone()));
+            return Some((key.host, self.row(key)?.job.clone()));
         }
         let row = self.rows().get(self.screen.list.index())?;
         Some((row.key.host, row.job.clone()))

@@ -152,7 +152,7 @@ impl WhyRun {
         }
     }
 
-    /// Returns the job of a GPU process, or why there is none.
+    /// Returns the job of a GPU process. The error says why it is not there.
     fn job_of(&self, host: HostId, pid: u32) -> Result<JobKey, CommandError> {
         let Some(host) = self.one_shot.fleet().host(host) else {
             return Err(CommandError::failed("the host is not in the fleet"));
@@ -241,16 +241,14 @@ fn report_progress(investigation: &Investigation, progress: Progress, now: Momen
     if !io::stderr().is_terminal() {
         return;
     }
-    let (ranks, hosts) = investigation.extent();
-    let processes = if ranks == 1 { "process" } else { "processes" };
-    let hosts = format!("{hosts} host{}", if hosts == 1 { "" } else { "s" });
+    let extent = investigation.extent_text();
     let text = match progress {
-        Progress::FirstReading => format!("examining {ranks} {processes} on {hosts}"),
+        Progress::FirstReading => format!("examining {extent}"),
         Progress::WaitsUntil(next) => {
             let seconds = now.until(next).as_secs_f64() / speed;
             format!("the second reading begins in {seconds:.0} s: only then is it known whether anything moves")
         }
-        Progress::SecondReading => format!("examining {ranks} {processes} on {hosts} again"),
+        Progress::SecondReading => format!("examining {extent} again"),
         Progress::Complete => return,
     };
     let _ = writeln!(io::stderr(), "{text}");

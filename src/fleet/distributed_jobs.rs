@@ -173,32 +173,8 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HostConfig;
-    use crate::fleet::HostUpdate;
-    use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process};
+    use crate::fleet::fixture::{TestProcess, fleet, process};
     use crate::wire::Owner;
-    use std::sync::Arc;
-
-    /// A fleet of hosts with one GPU and these processes.
-    fn fleet(hosts: Vec<Vec<TestProcess>>) -> Fleet {
-        let configs: Vec<Arc<HostConfig>> =
-            (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
-        let mut fleet = Fleet::new(&configs, false, at(0.0));
-        for (id, processes) in (0..).zip(hosts) {
-            let mut source = TestHost::new(id, gpus(0..1));
-            let hello = source.host.hello.clone().expect("a hello");
-            let inventory = source.host.inventory.clone().expect("an inventory");
-            let snapshot = source.snapshot(1.0, &[], &processes);
-            for update in [
-                HostUpdate::Hello(Box::new(hello)),
-                HostUpdate::Inventory(Box::new(inventory)),
-                HostUpdate::Snapshot(Box::new(snapshot)),
-            ] {
-                fleet.apply(HostId(id), update, at(1.0));
-            }
-        }
-        fleet
-    }
 
     fn started(mut process: TestProcess, seconds: i64) -> TestProcess {
         process.facts.start_unix_seconds = Some(1_700_000_000 + seconds);

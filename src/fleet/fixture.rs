@@ -1,6 +1,6 @@
 //! Hosts for tests, built from wire messages as a probe sends them.
 
-use super::{Host, HostId, HostUpdate, Moment};
+use super::{Fleet, Host, HostId, HostUpdate, Moment};
 use crate::config::HostConfig;
 use crate::sim::builder;
 pub(crate) use crate::sim::builder::ProcessSample as TestProcess;
@@ -94,4 +94,25 @@ impl TestHost {
         let snapshot = self.snapshot(seconds, gpus, processes);
         self.apply(seconds, snapshot);
     }
+}
+
+/// A fleet of hosts with eight GPUs and these processes, each read once.
+pub(crate) fn fleet(hosts: Vec<Vec<TestProcess>>) -> Fleet {
+    let configs: Vec<Arc<HostConfig>> =
+        (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
+    let mut fleet = Fleet::new(&configs, false, at(0.0));
+    for (id, processes) in (0..).zip(hosts) {
+        let mut source = TestHost::new(id, gpus(0..8));
+        let hello = source.host.hello.clone().expect("a hello");
+        let inventory = source.host.inventory.clone().expect("an inventory");
+        let snapshot = source.snapshot(1.0, &[], &processes);
+        for update in [
+            HostUpdate::Hello(Box::new(hello)),
+            HostUpdate::Inventory(Box::new(inventory)),
+            HostUpdate::Snapshot(Box::new(snapshot)),
+        ] {
+            fleet.apply(HostId(id), update, at(1.0));
+        }
+    }
+    fleet
 }

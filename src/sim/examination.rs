@@ -47,12 +47,11 @@ impl SimulatedHost {
                 ExaminationPart::Ras if self.ranks_of(process).count() > 1 => {
                     examination.ras = Some(Box::new(self.ras_report(process)));
                 }
-                ExaminationPart::Ras => examination.refused.push(ExaminationRefusal {
-                    part: ExaminationPart::Ras,
-                    reason: "the process has not loaded NCCL".into(),
-                    remedy: "".into(),
-                    is_risk: false,
-                }),
+                ExaminationPart::Ras => examination.refused.push(ExaminationRefusal::new(
+                    ExaminationPart::Ras,
+                    "the process has not loaded NCCL",
+                    "",
+                )),
                 // The simulated hosts have no InfiniBand ports.
                 ExaminationPart::Links | ExaminationPart::Unknown => {}
             }

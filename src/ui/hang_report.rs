@@ -12,7 +12,7 @@
 //! ```
 
 use super::canvas::{Canvas, Segments};
-use super::format::{plural, short, wrap};
+use super::format::{short, wrap};
 use crate::app::{App, HangReport};
 use crate::diagnosis::Severity;
 use crate::diagnosis::proof::investigation::Progress;
@@ -125,9 +125,7 @@ fn outcome_label(outcome: Outcome) -> &'static str {
 }
 
 fn progress_text(report: &HangReport, now: Moment) -> String {
-    let (ranks, hosts) = report.extent();
-    let processes = if ranks == 1 { "process" } else { "processes" };
-    let extent = format!("{ranks} {processes} on {hosts} host{}", plural(hosts));
+    let extent = report.extent_text();
     match report.progress() {
         Progress::FirstReading => format!("{extent}: the first reading is under way"),
         Progress::WaitsUntil(next) => {

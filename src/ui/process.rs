@@ -22,10 +22,7 @@ const MAX_LISTED: usize = 64;
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) -> usize {
     canvas.outline(body, &canvas.theme.glyphs.heavy, canvas.theme.focus);
     let inner = body.inner(Margin::new(2, 1));
-    // The list may show the job of the process in a group or not at all.
-    let listed = app.rows().iter().find(|row| row.key == *key).map(|row| &**row);
-    let row = listed.or_else(|| app.jobs(key.host).iter().map(|job| &*job.row).find(|row| row.key == *key));
-    let (Some(row), Some(host)) = (row, app.fleet().host(key.host)) else {
+    let (Some(row), Some(host)) = (app.row(key), app.fleet().host(key.host)) else {
         canvas.fit(inner.x, inner.y, inner.width, "This process is no longer listed.", canvas.theme.plain);
         return 0;
     };

@@ -62,7 +62,7 @@ pub struct ExaminationRefusal {
     pub part: ExaminationPart,
     /// The reason why it could not be read.
     pub reason: SafeText,
-    /// The change that would make it readable. Empty if there is none.
+    /// The change that would make it readable. Empty if nothing would.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub remedy: SafeText,
     /// The report of NCCL RAS was not requested because a query may crash the job, and [`super::Request::Examine`] did not
@@ -71,7 +71,14 @@ pub struct ExaminationRefusal {
     pub is_risk: bool,
 }
 
-/// Readings of a process that are taken twice, about one second apart. Own processes only.
+impl ExaminationRefusal {
+    /// A refusal without a risk that a person could accept. `remedy` is empty if nothing would help.
+    pub fn new(part: ExaminationPart, reason: impl Into<SafeText>, remedy: impl Into<SafeText>) -> Self {
+        Self { part, reason: reason.into(), remedy: remedy.into(), is_risk: false }
+    }
+}
+
+/// Two readings of a process, about one second apart, and the differences between them. Own processes only.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -126,6 +133,14 @@ pub struct ProcessExamination {
     /// Whether a debugger may attach: `/proc/PID/syscall` can be read (proc_pid_syscall(5)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_attach: Option<bool>,
+}
+
+impl ProcessExamination {
+    /// Returns the value of a variable of its environment, if the variable was sent.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        let mut variables = self.variables.iter().filter_map(|variable| variable.split_once('='));
+        variables.find_map(|(key, value)| (key == name).then_some(value))
+    }
 }
 
 /// A thread between two readings.

@@ -64,13 +64,9 @@ struct Rank {
 impl Rank {
     /// Returns the address and the port at which the ranks meet, as their environment names them. An address of the host
     /// itself joins nothing across hosts.
-    fn rendezvous(&self) -> Option<(String, String)> {
+    fn rendezvous(&self) -> Option<(&str, &str)> {
         let process = self.readings.iter().rev().find_map(|(_, reading)| reading.examination.process.as_ref())?;
-        let value = |name: &str| {
-            let mut variables = process.variables.iter();
-            variables.find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-        };
-        let (address, port) = (value("MASTER_ADDR")?, value("MASTER_PORT")?);
+        let (address, port) = (process.variable("MASTER_ADDR")?, process.variable("MASTER_PORT")?);
         let is_local = address == "localhost" || address == "::1" || address.starts_with("127.");
         (!is_local && !address.is_empty()).then_some((address, port))
     }
@@ -295,12 +291,7 @@ impl Investigation {
     /// Records that a request failed, for each part of it. A log that cannot be read is no loss that needs a remedy.
     fn refuse(&mut self, task: &Task, reason: &str, fleet: &Fleet, now: Moment) {
         let TaskKind::Examine(parts) = &task.kind else { return };
-        let refusal = |part: &ExaminationPart| ExaminationRefusal {
-            part: *part,
-            reason: reason.into(),
-            remedy: SafeText::default(),
-            is_risk: false,
-        };
+        let refusal = |part: &ExaminationPart| ExaminationRefusal::new(*part, reason, "");
         let refused = parts.iter().map(refusal).collect();
         self.add_examination(task.rank, Examination { refused, ..Examination::default() }, fleet, now);
     }
@@ -356,17 +347,19 @@ impl Investigation {
         self.ranks.iter().any(|rank| rank.is_mine)
     }
 
-    /// Returns the number of ranks that are examined, and of the hosts on which they run.
-    pub fn extent(&self) -> (usize, usize) {
+    /// Returns the number of examined processes and of their hosts: `8 processes on 2 hosts`.
+    pub fn extent_text(&self) -> String {
         let mut hosts: Vec<HostId> = self.ranks.iter().map(|rank| rank.host).collect();
         hosts.dedup();
-        (self.ranks.len(), hosts.len())
+        let processes = if self.ranks.len() == 1 { "process" } else { "processes" };
+        let ending = if hosts.len() == 1 { "" } else { "s" };
+        format!("{} {processes} on {} host{ending}", self.ranks.len(), hosts.len())
     }
 
     /// Returns all that is known so far.
     pub fn evidence(&self, fleet: &Fleet, engine: &Engine, finding: Option<&Finding>, now: Moment) -> JobEvidence {
         // A likely part may be another job, whose processes must not be judged as ranks of this one.
-        let certain: Vec<(String, String)> =
+        let certain: Vec<(&str, &str)> =
             self.ranks.iter().filter(|rank| rank.is_certain).filter_map(Rank::rendezvous).collect();
         let belongs = |rank: &&Rank| rank.is_certain || rank.rendezvous().is_some_and(|one| certain.contains(&one));
         let ranks = self.ranks.iter().filter(belongs).map(|rank| {

@@ -1,9 +1,8 @@
 //! Tests of the requests that an investigation sends and of the readings that it makes of the replies.
 
 use super::*;
-use crate::config::{HostConfig, Thresholds};
-use crate::fleet::HostUpdate;
-use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process};
+use crate::config::Thresholds;
+use crate::fleet::fixture::{TestProcess, at, fleet, process};
 use crate::wire::{Owner, ProcessExamination, RasReport, StackDump};
 use std::sync::Arc;
 
@@ -12,28 +11,6 @@ fn rank(pid: u32, gpu: u16, job: &str) -> TestProcess {
     let mut rank = process(pid, "python train.py", &[(gpu, 40)]);
     rank.facts.owner = Some(Owner::Slurm { job: job.into(), step: None });
     rank
-}
-
-/// A fleet of hosts with these processes. The login user is `alice`, as in the fixture, or else `bob`.
-fn fleet(hosts: Vec<Vec<TestProcess>>) -> Fleet {
-    let configs: Vec<Arc<HostConfig>> =
-        (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
-    let mut fleet = Fleet::new(&configs, false, at(0.0));
-    for (id, processes) in (0..).zip(hosts) {
-        let mut source = TestHost::new(id, gpus(0..8));
-        let mut hello = source.host.hello.clone().expect("a hello");
-        (hello.login_uid, hello.login_user) = (processes[0].facts.uid, processes[0].facts.user.clone());
-        let inventory = source.host.inventory.clone().expect("an inventory");
-        let snapshot = source.snapshot(1.0, &[], &processes);
-        for update in [
-            HostUpdate::Hello(Box::new(hello)),
-            HostUpdate::Inventory(Box::new(inventory)),
-            HostUpdate::Snapshot(Box::new(snapshot)),
-        ] {
-            fleet.apply(HostId(id), update, at(1.0));
-        }
-    }
-    fleet
 }
 
 fn engine() -> Engine {
@@ -97,7 +74,7 @@ fn every_rank_is_examined_and_the_ports_of_a_host_once() {
         ],
         "the query of NCCL RAS waits for one of the four requests at a time"
     );
-    assert_eq!(investigation.extent(), (3, 2));
+    assert_eq!(investigation.extent_text(), "3 processes on 2 hosts");
 }
 
 #[test]
@@ -195,13 +172,9 @@ fn processes_of_others_are_not_examined() {
     (others.facts.uid, others.facts.user) = (Some(1777), Some("bob".into()));
     let fleet = fleet(vec![vec![rank(7, 0, "3385")], vec![others]]);
     let job = fleet.hosts()[1].processes().next().expect("a process").info.job.clone();
-    let mut foreign = Fleet::clone(&fleet);
-    let mut hello = foreign.hosts()[1].hello.clone().expect("a hello");
-    (hello.login_uid, hello.login_user) = (Some(1000), Some("alice".into()));
-    foreign.apply(HostId(1), HostUpdate::Hello(Box::new(hello)), at(1.0));
-    let mut investigation = Investigation::new(&foreign, HostId(1), &job, true, 1);
+    let mut investigation = Investigation::new(&fleet, HostId(1), &job, true, 1);
     assert!(!investigation.has_own_ranks());
-    assert!(investigation.requests_due(&foreign, &engine(), at(2.0)).is_empty());
+    assert!(investigation.requests_due(&fleet, &engine(), at(2.0)).is_empty());
     assert_eq!(investigation.progress(), Progress::Complete);
 }
 

@@ -26,7 +26,7 @@ pub(super) enum LogSign {
     Desync {
         /// The ranks.
         ranks: Vec<u32>,
-        /// What they did not do: `joined but didn't finish collective #730`.
+        /// The rest of the line about them: `joined but didn't finish collective #730`.
         text: SafeText,
     },
     /// The watchdog thread itself made no progress: a CUDA call or the global interpreter lock hangs.

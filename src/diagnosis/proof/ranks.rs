@@ -53,7 +53,7 @@ impl<'a> Ranks<'a> {
     /// The position in `list` of the process that a report names. `None` if no watched process fits, or more than one does.
     ///
     /// Processes of several containers may have the same pid, so the address, the rank in the communicator of all ranks and
-    /// the GPU decide between them. An index of a GPU alone excludes nothing: containers have indexes of their own.
+    /// the GPU decide between them. An index of a GPU alone excludes nothing: each container numbers its GPUs from 0.
     pub(super) fn find(&self, named: &NamedRank, communicator: &Communicator) -> Option<usize> {
         let is_world = self.is_world(communicator);
         let mut fits: Vec<usize> = (0..self.list.len())
@@ -205,10 +205,8 @@ impl<'a> Rank<'a> {
 
 /// A variable of the environment of a rank, from its latest examination that has it.
 pub(super) fn variable<'a>(evidence: &'a RankEvidence, name: &str) -> Option<&'a str> {
-    let processes = evidence.readings.iter().rev().filter_map(|reading| reading.examination.process.as_ref());
-    processes
-        .flat_map(|process| &process.variables)
-        .find_map(|variable| variable.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value))
+    let mut processes = evidence.readings.iter().rev().filter_map(|reading| reading.examination.process.as_ref());
+    processes.find_map(|process| process.variable(name))
 }
 
 fn number(evidence: &RankEvidence, name: &str) -> Option<u32> {

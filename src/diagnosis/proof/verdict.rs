@@ -201,7 +201,7 @@ pub struct Missing {
     pub what: SafeText,
     /// Why it could not be read.
     pub reason: SafeText,
-    /// The one change that would make it readable. Empty if there is none.
+    /// The one change that would make it readable. Empty if nothing would.
     pub remedy: SafeText,
     /// NCCL RAS was not queried because a query may crash the job: `gpufleet why --ask-ras` accepts that risk.
     pub is_risk: bool,

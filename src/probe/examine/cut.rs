@@ -128,12 +128,11 @@ fn cut_others(examination: &mut Examination, limit: usize) {
 
 fn drop_ras(examination: &mut Examination) {
     if examination.ras.take().is_some() {
-        examination.refused.push(ExaminationRefusal {
-            part: ExaminationPart::Ras,
-            reason: "the report is longer than a reply may be".into(),
-            remedy: "request it without the other parts".into(),
-            is_risk: false,
-        });
+        examination.refused.push(ExaminationRefusal::new(
+            ExaminationPart::Ras,
+            "the report is longer than a reply may be",
+            "request it without the other parts",
+        ));
     }
 }
 

@@ -41,7 +41,7 @@ impl MemoryFacts {
             Ok(true) if !libraries.may_be_static => Some(false),
             _ => None,
         };
-        // Through `root`, since the paths of a container are those of its own file system.
+        // Through `root`: a container has another file system.
         let nccl_version = libraries.version(&format!("/proc/{pid}/root"));
         Self { environment, has_nccl, nccl_version }
     }
@@ -50,11 +50,6 @@ impl MemoryFacts {
 /// Reads `/proc/PID/environ`. May block.
 pub(super) fn environment(pid: u32, reader: &mut FileReader) -> Vec<u8> {
     reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).map(<[u8]>::to_vec).unwrap_or_default()
-}
-
-/// Returns the value of a variable.
-pub(super) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 /// The NCCL libraries among the mapped files of a process.
@@ -132,6 +127,7 @@ fn is_version(text: &str) -> bool {
 mod tests {
     use super::super::test_process::TestProcess;
     use super::*;
+    use crate::probe::procfs::environment_variable;
     use std::process::Command;
 
     fn libraries(paths: &[&str]) -> NcclLibraries {
@@ -210,9 +206,9 @@ mod tests {
     #[test]
     fn a_variable_is_found_by_its_whole_name() {
         let environment = b"MY_RANK=1\0RANK_ZERO=2\0RANK=3\0EMPTY=\0";
-        assert_eq!(variable(environment, "RANK"), Some(b"3".as_slice()));
-        assert_eq!(variable(environment, "EMPTY"), Some(b"".as_slice()));
-        assert_eq!(variable(environment, "WORLD_SIZE"), None);
+        assert_eq!(environment_variable(environment, "RANK"), Some(b"3".as_slice()));
+        assert_eq!(environment_variable(environment, "EMPTY"), Some(b"".as_slice()));
+        assert_eq!(environment_variable(environment, "WORLD_SIZE"), None);
     }
 
     #[test]
@@ -220,7 +216,7 @@ mod tests {
         let job = TestProcess::start(Command::new("sleep").arg("600").env("RANK", "5"));
         let facts = MemoryFacts::read(job.pid());
         assert_eq!((facts.has_nccl, facts.nccl_version), (Some(false), None));
-        assert_eq!(variable(&facts.environment, "RANK"), Some(b"5".as_slice()));
+        assert_eq!(environment_variable(&facts.environment, "RANK"), Some(b"5".as_slice()));
         let missing = MemoryFacts::read(u32::MAX);
         assert_eq!((missing.has_nccl, missing.environment.len()), (None, 0));
     }

@@ -134,7 +134,7 @@ fn examine(
         }
         if forbids_ras && part == ExaminationPart::Ras {
             let reason = "the administrator of this host forbids queries of NCCL RAS (allow_ras in policy.json)";
-            examination.refused.push(refusal(part, reason, "ask the administrator of the host"));
+            examination.refused.push(ExaminationRefusal::new(part, reason, "ask the administrator of the host"));
             continue;
         }
         let slot = Arc::new(AnswerSlot::default());
@@ -144,7 +144,7 @@ fn examine(
             pending.push((part, slot));
         } else {
             let reason = "no thread can be started: those of earlier examinations may hang in the kernel";
-            examination.refused.push(refusal(part, reason, "connect to the host again"));
+            examination.refused.push(ExaminationRefusal::new(part, reason, "connect to the host again"));
         }
     }
     for (part, slot) in pending {
@@ -171,7 +171,7 @@ fn read_part(request: &PartRequest) -> Examination {
                 examination.process = Some(Box::new(process));
                 Ok(())
             }
-            None => Err(refusal(request.part, "/proc does not show the process", "")),
+            None => Err(ExaminationRefusal::new(request.part, "/proc does not show the process", "")),
         },
         ExaminationPart::Stacks => {
             stacks::examine_stacks(pid).map(|stacks| examination.stacks = Some(Box::new(stacks)))
@@ -184,9 +184,11 @@ fn read_part(request: &PartRequest) -> Examination {
             (examination.links, examination.links_left_out) = links::examine_links(links::ROOT, &pause);
             Ok(())
         }
-        ExaminationPart::Unknown => {
-            Err(refusal(request.part, "the probe on this host does not know this part", "install a newer probe"))
-        }
+        ExaminationPart::Unknown => Err(ExaminationRefusal::new(
+            request.part,
+            "the probe on this host does not know this part",
+            "install a newer probe",
+        )),
     };
     examination.refused.extend(result.err());
     examination
@@ -223,11 +225,7 @@ fn merge(examination: &mut Examination, other: Examination) {
 fn late(part: ExaminationPart, limit: Duration) -> ExaminationRefusal {
     let seconds = limit.as_secs();
     let reason = format!("it was not read within {seconds} s: the process or a file system may hang in the kernel");
-    refusal(part, reason, "")
-}
-
-fn refusal(part: ExaminationPart, reason: impl Into<SafeText>, remedy: &str) -> ExaminationRefusal {
-    ExaminationRefusal { part, reason: reason.into(), remedy: remedy.into(), is_risk: false }
+    ExaminationRefusal::new(part, reason, "")
 }
 
 #[cfg(test)]
@@ -245,7 +243,7 @@ mod tests {
         let mut examination = Examination::default();
         match request.part {
             ExaminationPart::Links => examination.links.push(LinkReading { port: 1, ..LinkReading::default() }),
-            part => examination.refused.push(refusal(part, format!("pid {}", request.pid), "")),
+            part => examination.refused.push(ExaminationRefusal::new(part, format!("pid {}", request.pid), "")),
         }
         examination
     }
@@ -271,7 +269,10 @@ mod tests {
         let parts = [ExaminationPart::Links, ExaminationPart::Stacks, ExaminationPart::Links];
         let examination = examined(outcome(&job.request(&parts), false, &QUICK));
         assert_eq!(examination.links.len(), 1);
-        assert_eq!(examination.refused, [refusal(ExaminationPart::Stacks, format!("pid {}", job.pid()), "")]);
+        assert_eq!(
+            examination.refused,
+            [ExaminationRefusal::new(ExaminationPart::Stacks, format!("pid {}", job.pid()), "")]
+        );
         assert_eq!(examined(outcome(&job.request(&[]), false, &QUICK)), Examination::default());
     }
 
@@ -314,7 +315,7 @@ mod tests {
     fn an_unknown_part_is_refused() {
         let job = TestProcess::sleep();
         let examination = examined(outcome(&job.request(&[ExaminationPart::Unknown]), false, &SOURCES));
-        let expected = refusal(
+        let expected = ExaminationRefusal::new(
             ExaminationPart::Unknown,
             "the probe on this host does not know this part",
             "install a newer probe",
@@ -381,7 +382,10 @@ mod tests {
         let request = job.request(&[ExaminationPart::Ras, ExaminationPart::Links]);
         let examination = examined(outcome(&request, true, &QUICK));
         let reason = "the administrator of this host forbids queries of NCCL RAS (allow_ras in policy.json)";
-        assert_eq!(examination.refused, [refusal(ExaminationPart::Ras, reason, "ask the administrator of the host")]);
+        assert_eq!(
+            examination.refused,
+            [ExaminationRefusal::new(ExaminationPart::Ras, reason, "ask the administrator of the host")]
+        );
         assert_eq!(examination.links.len(), 1);
         let policy = Policy { forbids_examine: true, ..Policy::default() };
         let send = Box::new(|_| panic!("it is refused at once"));

@@ -1,10 +1,12 @@
 //! Two readings of a process: its threads, CPU time, environment, sockets and NCCL library.
 
 use super::cut::{beginning, take_greatest};
-use super::memory_facts::{MemoryFacts, variable};
+use super::memory_facts::MemoryFacts;
 use crate::probe::blocking::ThreadLimit;
 use crate::probe::process_requests::AnswerSlot;
-use crate::probe::procfs::{FileReader, SocketList, Stat, TICKS_PER_SECOND, socket_list, status_field};
+use crate::probe::procfs::{
+    FileReader, SocketList, Stat, TICKS_PER_SECOND, environment_variable, rendezvous_port, socket_list, status_field,
+};
 use crate::wire::redact::redact;
 use crate::wire::{Peer, ProcessExamination, ProcessState, SafeText, ThreadGroup, ThreadReading, limits};
 use rustix::fs::RawDir;
@@ -60,9 +62,7 @@ pub(super) fn examine_process(pid: u32, readers: &ThreadLimit, pause: &dyn Fn())
     let sockets = socket_list(pid, &mut reader).unwrap_or_default();
     examination.has_debug_server = sockets.listening_ports.contains(&DEBUG_SERVER_PORT);
     let facts = memory_facts.and_then(|slot| slot.take(MEMORY_FACTS_TIMEOUT)).unwrap_or_default();
-    let master_port = variable(&facts.environment, "MASTER_PORT");
-    let master_port = master_port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok());
-    (examination.peers, examination.peers_left_out) = peers(sockets, master_port);
+    (examination.peers, examination.peers_left_out) = peers(sockets, rendezvous_port(&facts.environment));
     examination.variables = variables(&facts.environment);
     (examination.has_nccl, examination.nccl_version) = (facts.has_nccl, facts.nccl_version);
     Some(examination)
@@ -231,7 +231,7 @@ fn variables(environment: &[u8]) -> Vec<SafeText> {
         }
     };
     for name in VARIABLES.split(' ') {
-        if let Some(value) = variable(environment, name) {
+        if let Some(value) = environment_variable(environment, name) {
             show(&[name.as_bytes(), b"=", value].concat());
         }
     }

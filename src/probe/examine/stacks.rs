@@ -4,9 +4,9 @@
 //! since it runs as the login user.
 
 use super::cut::{beginning, cut, end};
-use super::memory_facts::{environment, variable};
+use super::memory_facts::environment;
 use super::process::may_attach;
-use crate::probe::procfs::FileReader;
+use crate::probe::procfs::{FileReader, environment_variable};
 use crate::wire::redact::redact;
 use crate::wire::{ExaminationPart, ExaminationRefusal, Frame, SafeText, StackDump, ThreadStack, limits};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -101,9 +101,9 @@ fn folders_of(program: &[u8], directory: &[u8], environment: &[u8], login_path: 
         folders.extend(path(directory).join(path(program)).parent().map(Path::to_path_buf));
     }
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-        folders.extend(variable(environment, name).map(|folder| path(folder).join("bin")));
+        folders.extend(environment_variable(environment, name).map(|folder| path(folder).join("bin")));
     }
-    let paths = [variable(environment, "PATH").unwrap_or_default(), login_path];
+    let paths = [environment_variable(environment, "PATH").unwrap_or_default(), login_path];
     folders.extend(paths.iter().flat_map(|path| path.split(|&byte| byte == b':')).map(path));
     folders.retain(|folder| folder.is_absolute());
     folders
@@ -307,8 +307,7 @@ impl RunFailure {
 }
 
 fn refusal(reason: impl Into<SafeText>, remedy: impl Into<SafeText>) -> ExaminationRefusal {
-    let (reason, remedy) = (reason.into(), remedy.into());
-    ExaminationRefusal { part: ExaminationPart::Stacks, reason, remedy, is_risk: false }
+    ExaminationRefusal::new(ExaminationPart::Stacks, reason, remedy)
 }
 
 fn not_python() -> ExaminationRefusal {

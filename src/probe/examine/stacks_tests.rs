@@ -104,12 +104,12 @@ fn only_a_whole_directory_is_a_home() {
 fn py_spy_is_searched_beside_the_interpreter_then_in_the_environment_then_in_the_login_path() {
     let environment = b"PATH=/usr/bin:bin:\0VIRTUAL_ENV=/v\0CONDA_PREFIX=/c\0";
     let folders = |program: &str| -> Vec<String> {
-        let folders = folders_of(program.as_bytes(), b"/work", environment, b"/login/bin:/bin");
+        let folders = folders_of(program.as_bytes(), b"/jobs", environment, b"/login/bin:/bin");
         folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect()
     };
     let rest = ["/v/bin", "/c/bin", "/usr/bin", "/login/bin", "/bin"];
     assert_eq!(folders("/opt/env/bin/python3"), [&["/opt/env/bin"], &rest[..]].concat());
-    assert_eq!(folders("env/bin/python3"), [&["/work/env/bin"], &rest[..]].concat());
+    assert_eq!(folders("env/bin/python3"), [&["/jobs/env/bin"], &rest[..]].concat());
     assert_eq!(folders("python3"), rest);
     assert_eq!(folders_of(b"python", b"", b"", b""), Vec::<PathBuf>::new());
     let job = TestProcess::sleep();

@@ -240,6 +240,11 @@ pub(crate) fn ignores_hangup(status: &[u8]) -> Option<bool> {
     Some(set & 1 == 1)
 }
 
+/// Returns the value of a variable in `/proc/PID/environ`.
+pub(crate) fn environment_variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
 /// Returns the text behind `name`, such as `NSpid:`, in `/proc/PID/status`.
 pub(crate) fn status_field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;

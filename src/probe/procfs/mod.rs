@@ -19,9 +19,10 @@ mod sockets;
 mod threads;
 
 pub(crate) use files::{
-    FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND, ignores_hangup, mounts, real_uid, status_field,
+    FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND, environment_variable, ignores_hangup, mounts, real_uid,
+    status_field,
 };
 pub(crate) use host::{HostSampler, SampleContext, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use own_process::is_file_path;
 pub(crate) use process_sampler::ProcessSampler;
-pub(crate) use sockets::{SocketList, socket_inodes, socket_list};
+pub(crate) use sockets::{SocketList, rendezvous_port, socket_inodes, socket_list, table_line};

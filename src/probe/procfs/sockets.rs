@@ -5,7 +5,7 @@
 //! milliseconds on a large server: processes in one namespace share one read. Everything here runs on a
 //! [`crate::probe::blocking::BlockingPool`].
 
-use super::files::FileReader;
+use super::files::{FileReader, environment_variable};
 use crate::probe::blocking::{BlockingPool, Pending};
 use crate::wire::ProcessFacts;
 use rustix::fs::{RawDir, readlinkat};
@@ -179,22 +179,32 @@ const ESTABLISHED: &str = "01";
 const LISTEN: &str = "0A";
 
 /// Fields of a line of `/proc/net/tcp`, in which addresses, ports and states are hexadecimal.
-struct TableLine<'a> {
+pub(crate) struct TableLine<'a> {
     local: &'a str,
     remote: &'a str,
     state: &'a str,
-    inode: u64,
+    /// The user that owns the socket.
+    pub(crate) uid: u32,
+    pub(crate) inode: u64,
+}
+
+impl TableLine<'_> {
+    /// Returns the address and the port on which the socket listens, or `None` if it is connected.
+    pub(crate) fn listening_address(&self) -> Option<(IpAddr, u16)> {
+        if self.state == LISTEN { address(self.local) } else { None }
+    }
 }
 
 /// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`. Other
 /// states than LISTEN and ESTABLISHED are left out.
-fn table_line(line: &[u8]) -> Option<TableLine<'_>> {
+pub(crate) fn table_line(line: &[u8]) -> Option<TableLine<'_>> {
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let (local, remote, state) = (fields.nth(1)?, fields.next()?, fields.next()?);
     if !matches!(state, LISTEN | ESTABLISHED) {
         return None;
     }
-    Some(TableLine { local, remote, state, inode: fields.nth(5)?.parse().ok()? })
+    let (uid, inode) = (fields.nth(3)?.parse().ok()?, fields.nth(1)?.parse().ok()?);
+    Some(TableLine { local, remote, state, uid, inode })
 }
 
 /// Parses a line of `/proc/net/tcp`.
@@ -243,7 +253,7 @@ pub(crate) fn socket_list(pid: u32, reader: &mut FileReader) -> Option<SocketLis
         let _absent = reader.each_line(pid, table, MAX_LISTED_BYTES, &mut |line| {
             let Some(line) = table_line(line).filter(|line| inodes.contains(&line.inode)) else { return };
             if line.state == LISTEN {
-                sockets.listening_ports.extend(address(line.local).map(|(_, port)| port));
+                sockets.listening_ports.extend(line.listening_address().map(|(_, port)| port));
             } else {
                 sockets.peers.extend(address(line.remote));
             }
@@ -253,10 +263,8 @@ pub(crate) fn socket_list(pid: u32, reader: &mut FileReader) -> Option<SocketLis
 }
 
 /// The port in `MASTER_PORT`, on which rank 0 of a distributed job listens for the others.
-fn rendezvous_port(environment: &[u8]) -> Option<u16> {
-    let mut variables = environment.split(|&byte| byte == 0);
-    let value = variables.find_map(|variable| variable.strip_prefix(b"MASTER_PORT="))?;
-    std::str::from_utf8(value).ok()?.parse().ok()
+pub(crate) fn rendezvous_port(environment: &[u8]) -> Option<u16> {
+    std::str::from_utf8(environment_variable(environment, "MASTER_PORT")?).ok()?.parse().ok()
 }
 
 #[cfg(test)]

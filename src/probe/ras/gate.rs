@@ -1,5 +1,6 @@
 //! Decides whether the NCCL RAS of a process may be queried.
 
+use crate::probe::procfs::environment_variable;
 use crate::wire::SafeText;
 use crate::wire::examination::{ExaminationPart, ExaminationRefusal};
 use std::fmt::Write;
@@ -69,9 +70,7 @@ impl RasTarget {
 
     /// The value of a variable of its environment.
     fn variable(&self, name: &str) -> Option<&str> {
-        let mut variables = self.environment.split(|&byte| byte == 0);
-        let value = variables.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-        std::str::from_utf8(value).ok()
+        std::str::from_utf8(environment_variable(&self.environment, name)?).ok()
     }
 }
 
@@ -133,7 +132,7 @@ pub(super) fn check(target: &RasTarget, accept_risk: bool) -> Result<u16, Examin
 
 /// A refusal that no consent changes.
 pub(super) fn refusal(reason: &str, remedy: &str) -> ExaminationRefusal {
-    ExaminationRefusal { part: ExaminationPart::Ras, reason: reason.into(), remedy: remedy.into(), is_risk: false }
+    ExaminationRefusal::new(ExaminationPart::Ras, reason, remedy)
 }
 
 /// A refusal because of a risk that a person can accept.

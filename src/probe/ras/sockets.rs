@@ -4,7 +4,7 @@
 //! on the port, and the kernel picks one of them for each connection.
 
 use super::gate::{refusal, risk};
-use crate::probe::procfs::{FileReader, socket_inodes};
+use crate::probe::procfs::{FileReader, socket_inodes, table_line};
 use crate::wire::examination::ExaminationRefusal;
 use rustix::fs::{Mode, OFlags, RawDir, open};
 use std::mem::MaybeUninit;
@@ -144,37 +144,11 @@ fn mapped_library(line: &[u8]) -> Option<&[u8]> {
     line.splitn(4, |&byte| byte == b' ').nth(3)
 }
 
-/// Parses a line of `/proc/net/tcp` or `tcp6` if it is a listening socket: `sl local_address rem_address st tx:rx tr:when
-/// retrnsmt uid timeout inode`.
+/// Parses a line of `/proc/net/tcp` or `tcp6` if it is a listening socket.
 fn listening_socket(line: &[u8]) -> Option<ListeningSocket> {
-    const LISTEN: &str = "0A";
-    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let address = fields.nth(1)?;
-    if fields.nth(1)? != LISTEN {
-        return None;
-    }
-    let uid = fields.nth(3)?.parse().ok()?;
-    let inode = fields.nth(1)?.parse().ok()?;
-    Some(ListeningSocket { address: socket_address(address)?, uid, inode })
-}
-
-/// Parses `0100007F:6D7C`: the address as one or four hexadecimal words in the byte order of the host, and the port.
-fn socket_address(text: &str) -> Option<SocketAddr> {
-    let (address, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
-    let ip = match address.len() {
-        8 => IpAddr::from(word(0)?),
-        32 => {
-            let mut bytes = [0; 16];
-            for (index, four) in bytes.chunks_exact_mut(4).enumerate() {
-                four.copy_from_slice(&word(index * 8)?);
-            }
-            IpAddr::from(bytes)
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
+    let line = table_line(line)?;
+    let address = SocketAddr::from(line.listening_address()?);
+    Some(ListeningSocket { address, uid: line.uid, inode: line.inode })
 }
 
 #[cfg(test)]
