@@ -262,7 +262,7 @@ fn process_line(facts: &Facts<'_>, position: usize) -> Option<EvidenceLine> {
     if let Some(channel) = thread.and_then(|thread| thread.wait_channel.as_ref()) {
         parts.push(format!("main thread waits in {channel}"));
     } else if let Some(state) = thread.and_then(|thread| thread.state) {
-        parts.push(format!("main thread in state {}", state_letter(state)));
+        parts.push(format!("main thread in state {}", state.letter()));
     }
     match process.written_bytes {
         Some(0) => parts.push("writes nothing".to_owned()),
@@ -281,10 +281,6 @@ fn process_line(facts: &Facts<'_>, position: usize) -> Option<EvidenceLine> {
         }
     };
     Some(line(format!("/proc, {}", facts.ranks.list[position].name()), parts.join(", "), says))
-}
-
-fn state_letter(state: crate::wire::ProcessState) -> String {
-    serde_json::to_value(state).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// `100 %, 98 to 104 of 700 W, tensor 0 %, DRAM 0 %, NVLink 0 B/s`
@@ -420,13 +416,7 @@ fn refusals(facts: &Facts<'_>, rank: &RankEvidence) -> Vec<(u8, String, String, 
             .rev()
             .find_map(|reading| reading.examination.refused.iter().find(|refusal| refusal.part == part));
         let Some(refusal) = latest.filter(|_| !has(part)) else { continue };
-        let remedy = match (refusal.remedy.is_empty(), part, refusal.is_risk) {
-            (false, _, _) => refusal.remedy.to_string(),
-            (true, ExaminationPart::Ras, true) => "use PyTorch 2.12 or newer, or `gpufleet why --ask-ras`".to_owned(),
-            (true, ExaminationPart::Stacks, _) => "run `pip install py-spy` in the environment of the job".to_owned(),
-            (true, _, _) => String::new(),
-        };
-        found.push((order as u8, refusal.reason.to_string(), remedy, refusal.is_risk));
+        found.push((order as u8, refusal.reason.to_string(), refusal.remedy.to_string(), refusal.is_risk));
     }
     found
 }

@@ -655,8 +655,18 @@ fn refusals_change_no_verdict_and_are_shown_once() {
             is_risk,
         };
         reading.examination.refused = vec![
-            refusal(ExaminationPart::Ras, "NCCL 2.27.5 may crash", "", true),
-            refusal(ExaminationPart::Stacks, "py-spy is not installed", "", false),
+            refusal(
+                ExaminationPart::Ras,
+                "NCCL 2.27.5 may crash",
+                "use PyTorch 2.12 or newer, or `gpufleet why --ask-ras`",
+                true,
+            ),
+            refusal(
+                ExaminationPart::Stacks,
+                "py-spy is not installed",
+                "run `pip install py-spy` in the environment of the job",
+                false,
+            ),
             refusal(ExaminationPart::Links, "no InfiniBand", "", false),
         ];
         reading.examination.process.as_mut().expect("a process").nccl_version = Some("2.27.5".into());
