@@ -120,6 +120,10 @@ fn messages() -> [Value; 3] {
             "remapped_rows_uncorrectable",
             "nvlinks_active",
             "bar1_used_bytes",
+            "pcie_replays",
+            "nvlink_crc_errors",
+            "nvlink_replays",
+            "nvlink_recoveries",
         ],
     );
     let mut gpu_processes =

@@ -275,6 +275,11 @@ fn write_faults(report: &mut ReportWriter, health: &GpuHealth) {
         health.ecc_uncorrectable_aggregate,
     ));
     report.end_line("ECC errors");
+    report.optional_value("PCIe replays ", health.pcie_replays, "");
+    report.optional_value("NVLink CRC errors ", health.nvlink_crc_errors, "");
+    report.optional_value("replays ", health.nvlink_replays, "");
+    report.optional_value("recoveries ", health.nvlink_recoveries, "");
+    report.end_line("links");
     report.optional_value("remapped for correctable errors ", health.remapped_rows_correctable, "");
     report.optional_value("for uncorrectable errors ", health.remapped_rows_uncorrectable, "");
     report.optional_field(text_if(health.row_remap_pending, "remapping pending: reset the GPU"));

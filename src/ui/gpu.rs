@@ -472,6 +472,17 @@ fn errors_line(canvas: &Canvas<'_>, health: &GpuHealth) -> Segments {
     if let Some(text) = pair(retired.0.map(u64::from), retired.1.map(u64::from)) {
         add_labelled(&mut line, canvas, 6, "retired pages", text);
     }
+    // Most links never count one.
+    for (name, count) in [
+        ("PCIe replays", health.pcie_replays),
+        ("NVLink CRC errors", health.nvlink_crc_errors),
+        ("NVLink replays", health.nvlink_replays),
+        ("NVLink recoveries", health.nvlink_recoveries),
+    ] {
+        if let Some(count) = count.filter(|count| *count > 0) {
+            add_labelled(&mut line, canvas, 6, name, short!("{count}"));
+        }
+    }
     for (is_so, text) in [
         (health.row_remap_pending, "row remapping pending: reset the GPU"),
         (health.row_remap_failed, "row remapping failed"),

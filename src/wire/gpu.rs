@@ -216,6 +216,15 @@ columns! {
     compute_mode: ComputeMode,
     /// Active NVLinks, bit N for link N. `nvmlDeviceGetNvLinkState`.
     nvlinks_active: u64,
+    /// PCIe packets that had to be sent again since the driver was loaded. Field value `NVML_FI_DEV_PCIE_REPLAY_COUNTER`.
+    pcie_replays: u64,
+    /// Packets with a CRC error over all NVLinks. Field value `NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL`; single ones
+    /// are normal.
+    nvlink_crc_errors: u64,
+    /// Packets that had to be sent again over all NVLinks. Field value `NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL`.
+    nvlink_replays: u64,
+    /// How often an NVLink had to be trained again. Field value `NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL`.
+    nvlink_recoveries: u64,
     /// Whether power smoothing (Blackwell) keeps the power up. Field value `NVML_FI_PWR_SMOOTHING_ENABLED`: 251, but
     /// 256 in R575 and in R580 before 580.82.
     power_smoothing: bool,

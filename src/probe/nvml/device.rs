@@ -428,6 +428,10 @@ fn read_health(query: &mut DeviceQuery<'_>, info: &GpuInfo, fields: &FieldValues
         compute_mode: query.get(Library::compute_mode).map(compute_mode),
         nvlinks_active: nvlinks_active(query, info.nvlink_count),
         bar1_used_bytes: query.get_if(Library::bar1, |bar1| bytes(bar1.bar1Used)),
+        pcie_replays: fields.get(Field::PcieReplays).and_then(error_count),
+        nvlink_crc_errors: fields.get(Field::NvlinkCrcErrors).and_then(error_count),
+        nvlink_replays: fields.get(Field::NvlinkReplays).and_then(error_count),
+        nvlink_recoveries: fields.get(Field::NvlinkRecoveries).and_then(error_count),
         ..GpuHealth::default()
     };
     // A GPU supports either row remapping or page retirement.

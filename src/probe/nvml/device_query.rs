@@ -144,9 +144,13 @@ pub(super) enum Field {
     /// Read only in slow samples, like the fields after it.
     RecoveryAction,
     PowerSmoothing,
+    PcieReplays,
+    NvlinkCrcErrors,
+    NvlinkReplays,
+    NvlinkRecoveries,
 }
 
-const FIELD_COUNT: usize = Field::PowerSmoothing as usize + 1;
+const FIELD_COUNT: usize = Field::NvlinkRecoveries as usize + 1;
 /// The fields from this index on are read only in slow samples.
 const SLOW_FIELDS_FROM: usize = Field::RecoveryAction as usize;
 
@@ -184,6 +188,10 @@ impl Fields {
                 device_field(ids.power_brake.unwrap_or(id::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
                 device_field(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
                 ids.power_smoothing.and_then(device_field),
+                pcie(id::NVML_FI_DEV_PCIE_REPLAY_COUNTER),
+                device_field(id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
+                device_field(id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL),
+                device_field(id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL),
             ],
             answered: [true; FIELD_COUNT],
         }

@@ -169,7 +169,7 @@ fn next_capacity(capacity: usize, wanted: usize) -> usize {
 }
 
 /// The maximum number of fields in one call.
-pub(crate) const MAX_FIELDS: usize = 12;
+pub(crate) const MAX_FIELDS: usize = 16;
 
 impl Library {
     /// Reads up to [`MAX_FIELDS`] fields, each given by its id and scope. A field is `None` if the driver refuses it or

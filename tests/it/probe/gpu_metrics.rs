@@ -18,6 +18,7 @@ fn gpu_with_every_metric() -> Value {
             "memory_temperature_celsius": 71, "memory_temperature_max_celsius": 95,
             "ecc_corrected_volatile": 1, "ecc_uncorrectable_volatile": 2, "ecc_corrected_aggregate": 30,
             "ecc_uncorrectable_aggregate": 4,
+            "pcie_replays": 11, "nvlink_crc_errors": 12, "nvlink_replays": 13, "nvlink_recoveries": 14,
             "remapped_rows": {"correctable": 5, "uncorrectable": 6, "pending": true, "failed": false},
             "recovery_action": 4, "power_smoothing": true, "persistence_mode": true, "compute_mode": 3,
             "bar1_total_bytes": 137_438_953_472_u64, "bar1_used_bytes": 2_097_152, "minor_number": 6
@@ -59,11 +60,16 @@ fn links_violations_and_health_equal_the_scenario() {
         nvlinks_active: Some(0b1011),
         power_smoothing: Some(true),
         bar1_used_bytes: Some(2_097_152),
+        pcie_replays: Some(11),
+        nvlink_crc_errors: Some(12),
+        nvlink_replays: Some(13),
+        nvlink_recoveries: Some(14),
         ..GpuHealth::default()
     };
     assert_eq!(health, expected);
     let plain = first.health.row(1);
     assert_eq!((plain.ecc_corrected_volatile, plain.remapped_rows_correctable), (None, None));
+    assert_eq!((plain.pcie_replays, plain.nvlink_crc_errors, plain.nvlink_replays), (None, None, None));
     assert_eq!((plain.nvlinks_active, plain.recovery_action, plain.bar1_used_bytes), (None, None, None));
     let info = &probe.inventory().gpus[0];
     assert_eq!((info.pcie_generation_max, info.pcie_width_max), (Some(5), Some(16)));
