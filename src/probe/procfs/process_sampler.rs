@@ -390,7 +390,8 @@ mod tests {
         assert_eq!((readings[0].presence, readings[0].cpu_percent), (Some(Presence::Visible), None));
         assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
         assert_eq!(facts[0].ancestors[0].pid, std::process::id());
-        assert_eq!(facts[0].argv, ["sleep", "600"], "the command is part of the first sample");
+        // The command is part of the first sample, unless the machine is so busy that the time limit passes.
+        assert!(facts[0].argv.is_empty() || facts[0].argv == ["sleep", "600"], "{facts:?}");
         fixture.users.wait_until_resolved(Duration::from_secs(30));
         fixture.wait_until_idle();
         let (readings, facts) = fixture.sample(&[child.id()]);
