@@ -156,10 +156,14 @@ async fn locked_key_without_prompts_is_an_error() {
 #[tokio::test]
 async fn agent_keys_of_each_type_open_the_host() {
     let sshd = Sshd::start();
+    // ssh-key 0.7.0-rc.11 refuses a file with one in 256 keys of 256 bits (a private number that begins with a zero byte), so
+    // this test makes one of 384 bits.
     for kind in ["ed25519", "ecdsa", "rsa"] {
         let folder = tempfile::tempdir().unwrap();
         let key = folder.path().join("key");
-        let made = Command::new("ssh-keygen").args(["-qN", "", "-t", kind, "-f"]).arg(&key).status().unwrap();
+        let bits: &[&str] = if kind == "ecdsa" { &["-b", "384"] } else { &[] };
+        let made =
+            Command::new("ssh-keygen").args(["-qN", "", "-t", kind]).args(bits).arg("-f").arg(&key).status().unwrap();
         assert!(made.success());
         fs::copy(folder.path().join("key.pub"), sshd.file("authorized_keys")).unwrap();
         let agent = SshAgent::start(folder.path());
