@@ -270,6 +270,17 @@ thresholds! {
     NvlinkDown nvlink_down "nvlink-down" {
         after: Time = 60.0, "duration of the condition before it fires";
     }
+    PcieErrors pcie_errors "pcie-errors" {
+        window: Time = 600.0, "window";
+        info: Count = 8.0, "number of replays per minute, mean over the window, at least";
+        warn: Count = 80.0, "number per minute from which it warns";
+    }
+    NvlinkErrors nvlink_errors "nvlink-errors" {
+        window: Time = 3600.0, "window of replays and recoveries";
+        info: Count = 1.0, "number of replays and recoveries in the window, at least";
+        warn: Count = 100.0, "number from which it warns";
+        crc: Count = 100.0, "number of CRC errors per second, mean over 10 min, from which it warns";
+    }
     PersistenceOff persistence_off "persistence-off" {}
     RendezvousStuck rendezvous_stuck "rendezvous-stuck" {
         warn_after: Time = 1200.0, "how long the ranks have done nothing before it warns";

@@ -114,6 +114,8 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
         RuleId::Temperature => limits.temperature.after,
         RuleId::PcieDegraded => limits.pcie_degraded.after,
         RuleId::NvlinkDown => limits.nvlink_down.after,
+        RuleId::PcieErrors => limits.pcie_errors.window,
+        RuleId::NvlinkErrors => limits.nvlink_errors.window,
         RuleId::PowerLimitLow => limits.power_limit_low.after,
         RuleId::ClockStuck => limits.clock_stuck.after,
         RuleId::RendezvousStuck => limits.rendezvous_stuck.warn_after,

@@ -80,7 +80,9 @@ rules! {
                 then info after 10 min, and counting starts again when that work ends. While the job's log grows, warn \
                 after 20 min. Info if the GPU is only partly busy at a constant level, or beside a lost GPU. A GPU that \
                 moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its memory (5 % of the bandwidth) or uses \
-                its tensor cores (2 %) works. The confidence is \"certain\" if at least two GPUs, all of the job, spin \
+                its tensor cores (2 %) works. Where these counters (GPM) showed work for 5 min before, a GPU that is 90 % busy \
+                for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 MB/s and half of its SMs at most spins, \
+                whatever its power. On a board without a power limit, half of the power at work is low. The confidence is \"certain\" if at least two GPUs, all of the job, spin \
                 and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
@@ -104,15 +106,16 @@ rules! {
         title: "looks stuck; seen only after it hung",
         short: "busy at idle power",
         topic: StuckJob,
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work, or at a constant power of up to a \
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or at a constant power of up to a \
                 quarter of the range above an idle context without any memory access. Warn after 10 min, critical \
                 after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, \
                 which has no peer to wait for, while a rank or another GPU of the job works, and while its log grows. A \
                 model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began \
-                to spin on all of its GPUs, or if all of them rested between earlier requests. The confidence is \
+                to spin on all of its GPUs, or if all of them rested between earlier requests; on a single GPU, if the power \
+                at work was seen and the log has stopped, or the counters of GPM rest. The confidence is \
                 \"likely\" when at least two GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
-        next: "Run `py-spy dump --pid PID` twice, a minute apart: the stacks of a working job differ.",
+        next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
         limits: "Without a healthy phase to compare with, launch-bound work cannot be distinguished from a hang.",
         source: "as stuck-spin; launch-bound work: 96 % busy at 16 of 140 W on a GB10 (prismaquant#283)",
@@ -127,7 +130,7 @@ rules! {
                after 10 min.",
         means: "The spinning ranks wait in a collective that the idle ranks did not enter. The cause is in the idle \
                ranks.",
-        next: "Run `py-spy dump --pid PID` for a process on one of the GPUs that the finding names as missing.",
+        next: "Press W, or run `gpufleet why HOST:PID`, for a process on one of the GPUs that the finding names as missing.",
         not: "a pipeline whose stages take turns (all of them make progress), a job that is starting (some ranks \
              were never active)",
         limits: "Ranks on different hosts are matched by their Slurm job, otherwise only by user and command.",
@@ -148,7 +151,7 @@ rules! {
                 after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers \
                 rest: info, or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a launcher with several ranks runs it and it uses \
                 no CPU. A \
-                server that was busy for long is info after 30 min.",
+                server that was busy for long is info after 30 min. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Run `py-spy dump --pid PID` and read the end of the log.",
@@ -319,11 +322,14 @@ rules! {
         topic: Job,
         fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and \
                draws 25 % less power than the median of the others, or runs at 85 % of their clock or less, for 10 \
-               min. Warn at 70 % of their clock, otherwise info.",
-        means: "A straggler: a slow data shard, a throttled or degraded GPU, or a rank with extra work on the host.",
+               min. Warn at 70 % of their clock, otherwise info. Or the GPUs of one host run at 85 % or less of the clock \
+               of those on the other hosts that certainly run the same job on the same model, all of them busy; or they became less busy than 80 %, by 15 points below the other hosts, \
+               which are at least 95 % busy (info). The finding adds \
+               a PCIe link, a number of active NVLinks or repeated packets that differ from the other GPUs.",
+        means: "A straggler: a slow data shard, a throttled or degraded GPU or link, or a rank with extra work on the host.",
         next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
         not: "a pipeline, whose stages were never balanced",
-        limits: "Only GPUs of one model, on one host, that no other job uses.",
+        limits: "Only GPUs of one model that no other job uses. Power is not compared between hosts.",
         source: "gpufleet",
     }
     GpuMemPressure {
@@ -580,6 +586,34 @@ rules! {
         not: "links that were never up (not connected on that board)",
         limits: "A link that was already down at the first sample is found only beside two other GPUs of the model.",
         source: "nvmlDeviceGetNvLinkState",
+    }
+    PcieErrors {
+        word: "pcie-errors",
+        title: "a GPU sends many packets again over PCIe",
+        short: "PCIe errors",
+        topic: Hardware,
+        fires: "Over 10 min, the replay counter of the GPU rises by at least 8 per minute (info) or 80 (warn).",
+        means: "A riser, cable, slot or board is bad or not seated. Transfers to the host are slower, and the link may fall \
+                back to a lower speed, or the GPU off the bus (Xid 79).",
+        next: "Reseat the GPU or its riser, and check `dmesg` for AER messages of its PCIe address.",
+        not: "single replays, and those counted before gpufleet started",
+        limits: "Some virtual machines report no counter.",
+        source: "NVML_FI_DEV_PCIE_REPLAY_COUNTER; 8 per minute is the limit of DCGM's health check \
+                 (DCGM_LIMIT_MAX_PCIREPLAY_RATE)",
+    }
+    NvlinkErrors {
+        word: "nvlink-errors",
+        title: "an NVLink of a GPU has errors",
+        short: "NVLink errors",
+        topic: Hardware,
+        fires: "Within one hour, NVLinks of the GPU sent packets again or were trained again (info, warn from 100 times), or \
+               they counted 100 CRC errors per second over 10 min (warn).",
+        means: "A link or an NVSwitch port is failing: collectives between GPUs slow down, and may abort with Xid 74.",
+        next: "Run `nvidia-smi nvlink -e` to find the link, and `dmesg | grep NVRM`. Ask the vendor if the number goes on rising.",
+        not: "a low rate of CRC errors, and errors counted before gpufleet started",
+        limits: "NVLink 5 (Blackwell) counts its errors elsewhere: the driver reports none here.",
+        source: "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL and those of replay and recovery; the limits of DCGM's health \
+                 check (DCGM_LIMIT_MAX_NVLINK_ERROR, DCGM_LIMIT_MAX_NVLINK_CRC_ERROR)",
     }
     PersistenceOff {
         word: "persistence-off",

@@ -3,9 +3,10 @@
 use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
-use crate::diagnosis::rule_context::{RuleContext, duration};
-use crate::diagnosis::track::{JobGpu, JobTrack};
+use crate::diagnosis::rule_context::{RuleContext, counted, duration};
+use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
+use crate::fleet::Host;
 
 /// How long the condition must hold after the mean over the whole window has fallen, in seconds.
 const MIN_STALL_SECONDS: f64 = 120.0;
@@ -272,7 +273,12 @@ const FAR_BELOW: f64 = 0.7;
 const FOUND_AFTER: f64 = 90.0;
 
 fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
-    let Some(straggler) = &job.imbalance else { return };
+    let Some(straggler) = &job.imbalance else {
+        if !slow_host(context, conditions, job, target) {
+            starved_host(context, conditions, job, target);
+        }
+        return;
+    };
     // A clock far below the others names the slow GPU with certainty, and the whole job runs at its speed.
     let is_slow = straggler.clocks.is_some_and(|(slow, others)| slow <= FAR_BELOW * others);
     let severity = if is_slow { Severity::Warn } else { Severity::Info };
@@ -291,7 +297,7 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
                 100.0 * slow,
                 context.format_job(job),
                 100.0 * others,
-            );
+            ) + &describe_link(context, job, straggler.position);
             let figures = format!("clock {:.0} %, others {:.0} %", 100.0 * slow, 100.0 * others);
             return context.job_details(job, sentence, next.to_owned()).with_figures(figures);
         }
@@ -304,10 +310,161 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
             straggler.watts,
             straggler.others_utilization,
             straggler.others_watts,
-        );
+        ) + &describe_link(context, job, straggler.position);
         let figures = format!("{:.0} %, others {:.0} %", straggler.utilization, straggler.others_utilization);
         context.job_details(job, sentence, next.to_owned()).with_figures(figures)
     });
+}
+
+/// A clock of the GPUs of one host at most this share of that of the other hosts is slow; the others differ by less.
+const SLOW_HOST_CLOCK: f64 = 0.85;
+const ALIKE_HOSTS_CLOCK: f64 = 0.93;
+/// The utilisation of a host that starves, at least, and that of the hosts that wait for it, in percent. At work before, its
+/// own was as high.
+const STARVED_LEAST_PERCENT: f32 = 10.0;
+const WAITING_PERCENT: f32 = 95.0;
+const STARVED_BEFORE_PERCENT: f32 = 80.0;
+/// The window in which repeated packets are compared, in seconds.
+const LINK_WINDOW: f64 = 3600.0;
+/// How busy the GPUs of all hosts must be, in percent.
+const BUSY_HOSTS_PERCENT: u8 = 80;
+
+/// A host whose GPUs run at a lower clock than those of the other hosts of a job. All of them wait for it, so that power and
+/// utilisation can be alike everywhere.
+fn slow_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) -> bool {
+    let parts = context.peers.certain_parts(job, context.host.id);
+    let mut others: Vec<f64> = Vec::new();
+    let model = |host: &Host, job: &JobTrack| host.gpu_info(job.positions().next()?)?.name.clone();
+    for part in parts {
+        let there = context.peers.fleet.host(part.host);
+        if there.and_then(|there| model(there, part.job)) != model(context.host, job) {
+            return false;
+        }
+        let clock =
+            part.diagnosis.is_recent(context.sample_time.t).then(|| median_clock(part.job, &part.diagnosis.gpus));
+        let Some(clock) = clock.flatten() else { return false };
+        others.push(clock);
+    }
+    others.sort_by(f64::total_cmp);
+    let (Some(own), Some(least), Some(most)) = (median_clock(job, context.gpus), others.first(), others.last()) else {
+        return false;
+    };
+    let median = others[others.len() / 2];
+    if own > SLOW_HOST_CLOCK * median || *least < ALIKE_HOSTS_CLOCK * most {
+        return false;
+    }
+    let severity = if own <= FAR_BELOW * median { Severity::Warn } else { Severity::Info };
+    let after = context.limits.gpu_imbalance.info_after;
+    let evaluation = Evaluation::new(Escalation::one(severity, after), Confidence::Suspected, 300.0);
+    conditions.met(RuleId::GpuImbalance, target, evaluation, |_, _| {
+        let slow_link =
+            job.positions().map(|position| describe_link(context, job, position)).find(|text| !text.is_empty());
+        let sentence = format!(
+            "{} on {} run at {:.0} % of their maximum clock, those on {} of {} at {:.0} %: they wait for this host{}",
+            context.format_gpus(job.positions()),
+            context.host.name(),
+            100.0 * own,
+            counted(others.len() as u64, "other host"),
+            context.format_job(job),
+            100.0 * median,
+            slow_link.unwrap_or_default(),
+        );
+        let figures = format!("clock {:.0} %, other hosts {:.0} %", 100.0 * own, 100.0 * median);
+        let next = "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE on that host".to_owned();
+        context.job_details(job, sentence, next).with_figures(figures)
+    });
+    true
+}
+
+/// A host whose GPUs became less busy while those of the other hosts of the job wait for it at full utilisation.
+fn starved_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let t = context.sample_time.t;
+    let mut parts = context.peers.certain_parts(job, context.host.id).peekable();
+    let was_busy = |gpu: &JobGpu| gpu.baseline.median_utilization() >= Some(STARVED_BEFORE_PERCENT);
+    if parts.peek().is_none() || !job.gpus.iter().all(was_busy) {
+        return;
+    }
+    let Some(own) = busy_mean(job, context.gpus, t).filter(|own| *own >= STARVED_LEAST_PERCENT) else { return };
+    let mut least = f32::INFINITY;
+    for part in parts {
+        let mean = busy_mean(part.job, &part.diagnosis.gpus, t).filter(|_| part.diagnosis.is_recent(t));
+        let Some(mean) = mean else { return };
+        least = least.min(mean);
+    }
+    if least < WAITING_PERCENT || f64::from(least - own) < context.limits.gpu_imbalance.utilization {
+        return;
+    }
+    let after = context.limits.gpu_imbalance.info_after - FOUND_AFTER;
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, 300.0);
+    conditions.met(RuleId::GpuImbalance, target, evaluation, |_, _| {
+        let sentence = format!(
+            "{} on {} are {own:.0} % busy, those on the other hosts of {} at least {least:.0} %: they may wait for this host",
+            context.format_gpus(job.positions()),
+            context.host.name(),
+            context.format_job(job),
+        );
+        let next = "top and iostat -x 5 on that host; read the log of its ranks".to_owned();
+        context.job_details(job, sentence, next).with_figures(format!("{own:.0} %, other hosts {least:.0} %"))
+    });
+}
+
+/// The mean utilisation of the GPUs of a job over the last minutes, in percent; `None` if it is unknown or other jobs use
+/// them.
+fn busy_mean(job: &JobTrack, tracks: &[GpuTrack], t: f64) -> Option<f32> {
+    let mean = |gpu: &JobGpu| {
+        let stats = tracks.get(gpu.position).filter(|_| gpu.is_exclusive)?.window.stats(t - WINDOW);
+        stats.mean_utilization.filter(|_| stats.covered >= MIN_COVERAGE * WINDOW - 30.0)
+    };
+    let means: Vec<f32> = job.gpus.iter().map(mean).collect::<Option<_>>()?;
+    (!means.is_empty()).then(|| means.iter().sum::<f32>() / means.len() as f32)
+}
+
+/// The median SM clock of the GPUs of a job, as a share of the maximum; `None` if one is unknown or not busy, or if other
+/// jobs use the GPUs.
+fn median_clock(job: &JobTrack, tracks: &[GpuTrack]) -> Option<f64> {
+    let clock = |gpu: &JobGpu| {
+        let track = tracks.get(gpu.position).filter(|track| gpu.is_exclusive && track.is_readable)?;
+        track.clock_share.filter(|_| track.utilization >= Some(BUSY_HOSTS_PERCENT))
+    };
+    let mut clocks: Vec<f64> = job.gpus.iter().map(clock).collect::<Option<_>>()?;
+    clocks.sort_by(f64::total_cmp);
+    clocks.get(clocks.len() / 2).copied()
+}
+
+/// `; its PCIe link runs at gen 1 x4, the others reach gen 4 x16`. Empty if the links of the GPU equal those of the others.
+fn describe_link(context: &RuleContext, job: &JobTrack, position: usize) -> String {
+    let others = || job.positions().filter(move |other| *other != position);
+    let mut parts = Vec::new();
+    let reading = context.host.gpus().nth(position).map(|(_, reading)| reading);
+    let own = reading.and_then(|reading| Some((reading.pcie_width?, reading.pcie_generation?)));
+    let best = others().filter_map(|other| context.gpus.get(other)?.best_link).max();
+    if let (Some(own), Some(best)) = (own, best)
+        && (own.0 < best.0 || own.1 < best.1)
+    {
+        parts.push(format!(
+            "its PCIe link runs at gen {} x{}, the others reach gen {} x{}",
+            own.1, own.0, best.1, best.0
+        ));
+    }
+    let links = |position: usize| Some(context.host.gpu_health(position)?.nvlinks_active?.count_ones());
+    let most = others().filter_map(links).max();
+    if let (Some(own), Some(most)) = (links(position), most)
+        && own < most
+    {
+        parts.push(format!("it has {}, the others {most}", counted(u64::from(own), "active NVLink")));
+    }
+    let t = context.sample_time.t;
+    let repeated = |position: usize| {
+        let counters = context.gpus.get(position).and_then(|track| track.error_counters.as_ref());
+        let rises = counters.map(|counters| [&counters.pcie_replays, &counters.nvlink_faults]);
+        let rises = rises.into_iter().flatten().filter_map(|history| history.rise(t, LINK_WINDOW));
+        rises.fold(0_u64, |sum, (rise, _)| sum.saturating_add(rise))
+    };
+    let own = repeated(position);
+    if own > others().map(repeated).fold(0, u64::saturating_add) {
+        parts.push(format!("its links repeated {} within an hour", counted(own, "packet")));
+    }
+    parts.iter().map(|part| format!("; {part}")).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
+use crate::config::Thresholds;
 use crate::diagnosis::Confidence;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
-use crate::wire::GpuReading;
+use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, SafeText, Snapshot};
 
 fn job(workers: u32, percent: f32, blocked: u32) -> Vec<TestProcess> {
     let mut job = process(7, "python train.py", &[(0, 60)]);
@@ -208,4 +209,122 @@ fn a_gpu_at_a_low_clock_is_the_straggler_although_power_and_utilisation_are_bala
     };
     assert!(run(1150));
     assert!(!run(1780));
+}
+
+/// A job on three hosts of two GPUs each; those of host 0 run at `clock` MHz of 1980.
+fn on_three_hosts(clock: u32, rendezvous: &str, edit: impl Fn(usize, usize, &mut GpuReading)) -> RuleTester {
+    let mut devices = gpus(0..2);
+    for gpu in &mut devices {
+        gpu.clock_sm_max_mhz = Some(1980);
+        gpu.pcie_width_max = Some(16);
+        gpu.pcie_generation_max = Some(4);
+    }
+    let mut tester = RuleTester::of(vec![devices; 3], Thresholds::default());
+    let line = format!("torchrun --nnodes 3 {rendezvous} train.py");
+    let torchrun: Vec<SafeText> = line.split_whitespace().map(SafeText::new).collect();
+    for step in 0..240 {
+        for id in 0..3 {
+            let mut ranks: Vec<TestProcess> =
+                (0..2_u16).map(|gpu| process(40 + u32::from(gpu), "python train.py", &[(gpu, 60)])).collect();
+            for rank in &mut ranks {
+                rank.facts.start_unix_seconds = Some(1_700_000_000 + id as i64);
+                rank.facts.ancestors = vec![Ancestor {
+                    pid: 30,
+                    start_ticks: 9,
+                    uid: Some(1000),
+                    name: "torchrun".into(),
+                    argv: torchrun.clone(),
+                }];
+            }
+            let mut gpus: Vec<GpuReading> = (0..2).map(|_| tester.gpu(98, 300.0, 40, 60)).collect();
+            for gpu in &mut gpus {
+                gpu.clock_sm_mhz = Some(if id == 0 { clock } else { 1850 });
+                (gpu.pcie_width, gpu.pcie_generation) = (Some(16), Some(4));
+                edit(id, step, gpu);
+            }
+            tester.send(id, &TestSample { gpus, processes: ranks }, |_| {});
+        }
+        tester.wait(10.0);
+    }
+    tester
+}
+
+#[test]
+fn a_host_at_a_low_clock_is_the_straggler_of_a_job_on_several_hosts() {
+    const CERTAIN: &str = "--rdzv-endpoint=hgx-01:29500";
+    let tester = on_three_hosts(1100, CERTAIN, |_, _, _| {});
+    assert_eq!(tester.firing(), [("gpu-imbalance", "warn")]);
+    assert_eq!(
+        tester.finding("gpu-imbalance").sentence,
+        "GPUs 0,1 on hgx-00 run at 56 % of their maximum clock, those on 2 other hosts of train.py (alice, pid 40 and 1 \
+         more) at 93 %: they wait for this host"
+    );
+    assert_eq!(on_three_hosts(1500, CERTAIN, |_, _, _| {}).firing(), [("gpu-imbalance", "info")]);
+    assert_eq!(on_three_hosts(1750, CERTAIN, |_, _, _| {}).fired(), [], "within 15 %");
+    assert_eq!(on_three_hosts(1100, "", |_, _, _| {}).fired(), [], "perhaps another job");
+    let idle = on_three_hosts(1100, CERTAIN, |id, _, gpu| {
+        if id == 2 {
+            gpu.utilization_percent = Some(40);
+        }
+    });
+    assert_eq!(idle.fired(), [], "one host does not work at full load");
+}
+
+#[test]
+fn a_host_that_falls_behind_the_others_of_its_job_is_info() {
+    let run = |percent: u8, others: u8| {
+        let tester = on_three_hosts(1850, "--rdzv-endpoint=hgx-01:29500", |id, step, gpu| {
+            let wobble = (step % 5) as u8;
+            gpu.utilization_percent = Some(match (step < 120, id) {
+                (true, _) => 92 + wobble,
+                (false, 0) => percent + wobble,
+                (false, _) => others,
+            });
+        });
+        let about = |(rule, severity): &(&'static str, &'static str)| *rule == "gpu-imbalance" && *severity == "info";
+        let found = tester.firing().iter().any(about);
+        (found, found.then(|| tester.finding("gpu-imbalance").sentence.to_string()))
+    };
+    let (found, sentence) = run(60, 100);
+    let expected = "GPUs 0,1 on hgx-00 are 62 % busy, those on the other hosts of train.py (alice, pid 40 and 1 more) at \
+                    least 100 %: they may wait for this host";
+    assert_eq!((found, sentence.as_deref()), (true, Some(expected)));
+    assert!(!run(84, 100).0, "within 15 points");
+    assert!(!run(60, 85).0, "the others do not wait");
+}
+
+#[test]
+fn a_straggler_with_a_slow_link_names_the_link() {
+    let work = |tester: &mut RuleTester, is_slow: bool| {
+        let mut gpus: Vec<_> = (0..4).map(|_| tester.gpu(97, 560.0, 45, 60)).collect();
+        if is_slow {
+            gpus[2] = tester.gpu(70, 320.0, 45, 60);
+        }
+        for gpu in &mut gpus {
+            (gpu.pcie_width, gpu.pcie_generation) = (Some(16), Some(4));
+        }
+        if is_slow {
+            (gpus[2].pcie_width, gpus[2].pcie_generation) = (Some(4), Some(1));
+        }
+        TestSample { gpus, processes: job_on(4) }
+    };
+    let mut tester = RuleTester::new(gpus(0..4));
+    let health =
+        |replays| GpuHealth { nvlinks_active: Some(0xFFF), nvlink_replays: Some(replays), ..GpuHealth::default() };
+    let edit = |snapshot: &mut Snapshot, t: f64| {
+        let mut rows = vec![health(0); 4];
+        rows[2].nvlinks_active = Some(0xFF);
+        rows[2].nvlink_replays = Some((t / 100.0) as u64);
+        snapshot.health = GpuHealthColumns::from_rows(&rows);
+    };
+    tester.run_edited(1800.0, |tester, _| work(tester, false), edit);
+    tester.run_edited(1200.0, |tester, _| work(tester, true), |snapshot, t| edit(snapshot, 1800.0 + t));
+    let sentence = tester.finding("gpu-imbalance").sentence.to_string();
+    assert!(
+        sentence.contains(
+            "; its PCIe link runs at gen 1 x4, the others reach gen 4 x16; it has 8 active NVLinks, the others 12; its links \
+             repeated 2"
+        ),
+        "{sentence}"
+    );
 }

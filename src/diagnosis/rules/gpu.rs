@@ -1,5 +1,5 @@
 //! The health of a GPU: thermal-throttle, power-brake, temperature, ecc-uncorrectable, ecc-corrected, row-remap,
-//! power-limit-low, clock-stuck, pcie-degraded, nvlink-down, persistence-off.
+//! power-limit-low, clock-stuck, pcie-degraded, pcie-errors, nvlink-down, nvlink-errors, persistence-off.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
@@ -27,6 +27,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         errors(context, conditions, &target, position, gpu, health);
         corrected_errors(context, conditions, &target, position, gpu);
         nvlink(context, conditions, &target, position, gpu, health);
+        link_errors(context, conditions, &target, position, gpu);
     }
     persistence(context, conditions);
 }
@@ -261,7 +262,10 @@ fn corrected_errors(
     gpu: &GpuTrack,
 ) {
     let limits = &context.limits.ecc_corrected;
-    let Some((rise, seconds)) = gpu.corrected_errors.rise(context.sample_time.t, limits.window) else { return };
+    let counter = gpu.error_counters.as_ref().map(|counters| &counters.ecc_corrected);
+    let Some((rise, seconds)) = counter.and_then(|counter| counter.rise(context.sample_time.t, limits.window)) else {
+        return;
+    };
     let count = rise as f64;
     if count < limits.info {
         return;
@@ -398,6 +402,64 @@ fn nvlink(
         context
             .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
             .with_figures(format!("link {}", links.join(",")))
+    });
+}
+
+/// The window in which CRC errors are counted, in seconds.
+const CRC_WINDOW: f64 = 600.0;
+/// A rate needs at least this much of its window, as a share.
+const LEAST_OBSERVED: f64 = 0.5;
+
+/// Errors of the links that rise: replays on PCIe; replays, recoveries and CRC errors on NVLink.
+fn link_errors(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    gpu: &GpuTrack,
+) {
+    let Some(counters) = &gpu.error_counters else { return };
+    let t = context.sample_time.t;
+    let certain = |severity| Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 600.0);
+    let rate = |rise: Option<(u64, f64)>, window: f64| {
+        let (rise, seconds) = rise.filter(|(_, seconds)| *seconds >= LEAST_OBSERVED * window)?;
+        Some((rise, seconds, rise as f64 / seconds))
+    };
+    let limits = &context.limits.pcie_errors;
+    if let Some((rise, seconds, per_second)) = rate(counters.pcie_replays.rise(t, limits.window), limits.window)
+        && 60.0 * per_second >= limits.info
+    {
+        let severity = if 60.0 * per_second >= limits.warn { Severity::Warn } else { Severity::Info };
+        conditions.met(RuleId::PcieErrors, target, certain(severity), |_, _| {
+            let sentence = format!(
+                "{} sent {} again over PCIe in the last {}",
+                context.format_gpus([position]),
+                counted(rise, "packet"),
+                duration(seconds),
+            );
+            context
+                .gpu_details(position, sentence, "sudo dmesg | grep -i aer".to_owned())
+                .with_figures(format!("{:.0} per min", 60.0 * per_second))
+        });
+    }
+    let limits = &context.limits.nvlink_errors;
+    let faults = counters.nvlink_faults.rise(t, limits.window).filter(|(rise, _)| *rise as f64 >= limits.info);
+    let crc =
+        rate(counters.nvlink_crc_errors.rise(t, CRC_WINDOW), CRC_WINDOW).filter(|(_, _, rate)| *rate >= limits.crc);
+    if faults.is_none() && crc.is_none() {
+        return;
+    }
+    let is_frequent = faults.is_some_and(|(rise, _)| rise as f64 >= limits.warn) || crc.is_some();
+    let severity = if is_frequent { Severity::Warn } else { Severity::Info };
+    conditions.met(RuleId::NvlinkErrors, target, certain(severity), |_, _| {
+        let repeated = faults.map(|(rise, seconds)| {
+            let noun = if rise == 1 { "replay or recovery" } else { "replays and recoveries" };
+            format!("{rise} {noun} in the last {}", duration(seconds))
+        });
+        let crc = crc.map(|(_, _, rate)| format!("{rate:.0} CRC errors per second"));
+        let figures = [repeated, crc].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        let sentence = format!("{}: its NVLinks had {figures}", context.format_gpus([position]));
+        context.gpu_details(position, sentence, "nvidia-smi nvlink -e".to_owned()).with_figures(figures)
     });
 }
 
@@ -548,6 +610,63 @@ mod tests {
             tester.finding("pcie-degraded").sentence,
             "GPU 0 runs at PCIe gen 5 x8 but both ends support gen 5 x16"
         );
+    }
+
+    /// Sends one busy GPU whose counters have the values of `health`.
+    fn with_rising(seconds: f64, health: impl Fn(f64) -> GpuHealth) -> RuleTester {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run_edited(
+            seconds,
+            |tester, _| busy(tester, |_| {}),
+            move |snapshot, t| {
+                snapshot.health = GpuHealthColumns::from_rows(std::slice::from_ref(&health(t)));
+            },
+        );
+        tester
+    }
+
+    #[test]
+    fn replays_on_pcie_count_by_their_rate() {
+        let replays = |per_minute: f64, t: f64| GpuHealth {
+            pcie_replays: Some(1000 + (per_minute * t / 60.0) as u64),
+            ..GpuHealth::default()
+        };
+        assert_eq!(with_rising(1200.0, |t| replays(6.0, t)).fired(), []);
+        let tester = with_rising(1200.0, |t| replays(10.0, t));
+        assert_eq!(tester.firing(), [("pcie-errors", "info")]);
+        let sentence = tester.finding("pcie-errors").sentence.to_string();
+        assert!(
+            sentence.starts_with("GPU 0 sent ") && sentence.contains(" packets again over PCIe in the last "),
+            "{sentence}"
+        );
+        assert_eq!(with_rising(1200.0, |t| replays(100.0, t)).firing(), [("pcie-errors", "warn")]);
+        assert_eq!(with_rising(280.0, |t| replays(100.0, t)).fired(), [], "too short for a rate");
+        let reset =
+            |t| if t < 600.0 { replays(0.0, t) } else { GpuHealth { pcie_replays: Some(0), ..GpuHealth::default() } };
+        assert_eq!(with_rising(1200.0, reset).fired(), [], "the driver was loaded again");
+    }
+
+    #[test]
+    fn nvlinks_that_repeat_packets_are_reported() {
+        let repeated = |replays: u64, recoveries: u64| GpuHealth {
+            nvlink_replays: Some(7 + replays),
+            nvlink_recoveries: Some(recoveries),
+            ..GpuHealth::default()
+        };
+        assert_eq!(with_rising(1200.0, |_| repeated(3, 1)).fired(), [], "errors from before");
+        let tester = with_rising(1200.0, |t| if t < 300.0 { repeated(0, 0) } else { repeated(0, 1) });
+        assert_eq!(tester.firing(), [("nvlink-errors", "info")]);
+        assert_eq!(
+            tester.finding("nvlink-errors").sentence,
+            "GPU 0: its NVLinks had 1 replay or recovery in the last 19 min"
+        );
+        let often = with_rising(1200.0, |t| repeated((t / 5.0) as u64, 0));
+        assert_eq!(often.firing(), [("nvlink-errors", "warn")]);
+        let crc = |rate: f64, t: f64| GpuHealth { nvlink_crc_errors: Some((rate * t) as u64), ..GpuHealth::default() };
+        assert_eq!(with_rising(1200.0, |t| crc(80.0, t)).fired(), []);
+        let tester = with_rising(1200.0, |t| crc(120.0, t));
+        assert_eq!(tester.firing(), [("nvlink-errors", "warn")]);
+        assert_eq!(tester.finding("nvlink-errors").sentence, "GPU 0: its NVLinks had 120 CRC errors per second");
     }
 
     fn with_health(tester: &mut RuleTester, seconds: f64, health: GpuHealth) {

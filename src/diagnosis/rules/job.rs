@@ -1,7 +1,7 @@
 //! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
 //! log-silent.
 
-use super::stuck::is_log_silent;
+use super::stuck::{is_log_growing, is_log_silent};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
@@ -70,6 +70,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         _ if is_idle_batch => {
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(IDLE_BATCH_WARN_AFTER)))
         }
+        // It may wait for a slow service. Some jobs write heartbeats while they hang.
+        _ if is_log_growing(context, job) => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(GROWING_LOG_WARN_AFTER)))
+        }
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
         (true, false) => Escalation::one(Severity::Warn, warn_after),
         (false, false) => Escalation::one(Severity::Info, warn_after),
@@ -126,6 +130,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 
 /// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
+/// How long a job whose log grows must have done nothing before it warns, in seconds.
+const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
 /// How long a job of one process must have done nothing before it warns, in seconds.
 const SINGLE_WARN_AFTER: f64 = 1200.0;
 /// The memory of a rank that has created its context and no more, at most.

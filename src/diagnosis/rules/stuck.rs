@@ -44,6 +44,12 @@ const LEVEL_AFTER: f64 = 900.0;
 /// power of an idle context to the limit, if its power is constant.
 const NEVER_AT_WORK_SHARE: f32 = 0.25;
 const NEVER_AT_WORK_VARIATION: f64 = 0.015;
+/// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
+/// at most 64 channels (NCCL user guide, NCCL_MAX_CTAS).
+const WAITING_SM_PERCENT: f32 = 50.0;
+/// Without a power limit, the current power of a waiting GPU divided by its median at work, at most. GB10: 15 to 27 W
+/// against 45 W (vllm#46097).
+const UNLIMITED_POWER: f64 = 0.5;
 /// While the log of a job grows, its work may go on: how long it is observed before it warns, and before it is critical, in
 /// seconds. Some jobs write heartbeats while they hang.
 const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
@@ -159,6 +165,7 @@ fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrac
     }
     below_spin_power(context, job, gpu, track)
         .or_else(|| frozen(context, job, gpu, track))
+        .or_else(|| counters_at_rest(context, gpu, track))
         .or_else(|| never_at_work(context, job, gpu, track))
 }
 
@@ -203,7 +210,7 @@ pub(super) fn is_log_silent(context: &RuleContext, job: &JobTrack) -> bool {
 }
 
 /// Whether the log of a process grows at its usual pace.
-fn is_log_growing(context: &RuleContext, job: &JobTrack) -> bool {
+pub(super) fn is_log_growing(context: &RuleContext, job: &JobTrack) -> bool {
     let t = context.sample_time.t;
     let grows = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
     // Rank 0 may be on another host.
@@ -304,9 +311,40 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     };
     // On a board that draws little, the sensor's last digit exceeds the share.
     let variation = f64::from(stats.power_variation?);
-    let is_constant = variation <= limits.frozen_variation || variation * f64::from(watts) <= FROZEN_WATTS;
+    // Far below the power at work, a board without a limit may vary as much as one below its spin power.
+    let is_far_below = track.limit.is_none() && f64::from(watts) <= UNLIMITED_POWER * f64::from(earlier);
+    let (share_of_watts, steady_watts) =
+        if is_far_below { (limits.power_variation, STEADY_WATTS) } else { (limits.frozen_variation, FROZEN_WATTS) };
+    let is_constant = variation <= share_of_watts || variation * f64::from(watts) <= steady_watts;
     let is_frozen = is_constant && f64::from(watts) <= share * f64::from(earlier) && is_memory_at_rest;
     is_frozen.then_some(SpinningGpu { earlier: Some(earlier), ..found })
+}
+
+/// Returns the GPU if it is busy while its counters show neither tensor cores nor memory nor links at work, whatever its
+/// power. Without earlier work in the counters, the program may never use any of them.
+fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let run = track.counter_rest_run.filter(|run| run.reaches(context.sample_time.t, limits.warn_after))?;
+    // A kernel that waits occupies few SMs. One that fills them all may compute in registers.
+    let fills_gpu = track.resting_sm_percent.is_some_and(|percent| percent > WAITING_SM_PERCENT);
+    if !gpu.is_exclusive || fills_gpu {
+        return None;
+    }
+    let has_worked = f64::from(gpu.baseline.counted_seconds) >= limits.history;
+    if !has_worked && track.resting_sm_percent.is_none() {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
+    Some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: stats.mean_power,
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked,
+        earlier: gpu.baseline.median_power().filter(|_| has_worked),
+        is_partial: false,
+    })
 }
 
 /// Returns a GPU that was never seen at work if it is always busy, never accesses its memory and draws a constant, low power.
@@ -367,7 +405,11 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     let t = context.sample_time.t;
     let stays = (12.0 * context.sample_time.dt).clamp(HOST_WORK_GRACE.0, HOST_WORK_GRACE.1);
     let is_recent = |at: Option<f64>| at.is_some_and(|at| t - at <= stays);
-    if is_recent(job.host_work_at) {
+    // The GPU of a rank for which the others wait rests. Where all of them spin, heartbeats write and the log grows.
+    let counters_rest =
+        |gpu: &JobGpu| context.gpus.get(gpu.position).is_some_and(|track| track.counter_rest_run.is_some());
+    let all_rest_by_counters = spinning.len() == job.gpus.len() && job.gpus.iter().all(counters_rest);
+    if is_recent(job.host_work_at) && !all_rest_by_counters {
         return Some("a rank that is working on the host".to_owned());
     }
     let rests = |gpu: &JobGpu| !spinning.iter().any(|spinning| spinning.position == gpu.position);
@@ -502,12 +544,16 @@ fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGp
         tracks.clone().count() == 0 || tracks.into_iter().any(|track| track.still_run.is_none())
     });
     let all_spin = spinning.len() == job.gpus.len() && !rests_elsewhere;
-    // One GPU alone may also work for small requests: it must have been seen at work, at more than twice the power.
+    // One GPU alone may also work for small requests: it must have been seen at work, at a higher power.
     let is_sure = match job.gpus.as_slice() {
         [gpu] => {
+            // Its counters, its silent log or a power far below the one at work tell.
             let track = context.gpus.get(gpu.position);
-            track.is_some_and(|track| track.spin_run.is_some() && track.reports_memory_use)
-                && spinning.iter().all(|one| one.earlier.is_some() && !one.is_partial)
+            track.is_some_and(|track| {
+                (track.spin_run.is_some() && track.reports_memory_use)
+                    || track.counter_rest_run.is_some()
+                    || is_log_silent(context, job)
+            }) && spinning.iter().all(|one| one.earlier.is_some() && !one.is_partial)
         }
         _ => all_spin || job.rested_between,
     };

@@ -298,6 +298,80 @@ fn a_board_without_a_power_limit_is_compared_with_its_own_work() {
 }
 
 #[test]
+fn a_board_without_a_power_limit_may_vary_far_below_its_work() {
+    let run = |watts: f32, deviation: f32| {
+        let mut infos = gpus(0..1);
+        infos[0].power_limit_watts = None;
+        let reading = |tester: &mut RuleTester, watts: f32, deviation, memory| TestSample {
+            gpus: vec![GpuReading {
+                power_watts: Some(watts + tester.noise(deviation)),
+                memory_utilization_percent: None,
+                ..tester.gpu(96, watts, memory, 20)
+            }],
+            processes: ranks(1, 1.0),
+        };
+        let mut tester = RuleTester::new(infos);
+        tester.run(1200.0, |tester, _| reading(tester, 46.0, 2.0, 30));
+        tester.run(620.0, |tester, _| reading(tester, watts, deviation, 0));
+        tester.firing()
+    };
+    assert_eq!(run(21.0, 1.2), [("stuck-spin", "crit")], "GB10, vllm#46097");
+    assert_eq!(run(30.0, 1.2), [], "launch-bound work at two thirds of the power");
+    assert_eq!(run(21.0, 6.0), [], "power that varies");
+}
+
+/// Busy GPUs at this power whose counters show tensor cores, memory and NVLink at work in percent and bytes per second, with
+/// this share of SMs at work.
+fn counted(
+    tester: &mut RuleTester,
+    watts: f32,
+    (tensor, dram, nvlink): (f32, f32, f64),
+    sm: Option<f32>,
+) -> TestSample {
+    let mut test_sample = hung(tester, 2, watts, 1.0);
+    for gpu in &mut test_sample.gpus {
+        // The power varies too much for the rules that judge power.
+        gpu.power_watts = Some(watts + tester.noise(25.0));
+        gpu.memory_utilization_percent = Some(8);
+        gpu.tensor_activity_percent = Some(tensor);
+        gpu.dram_bandwidth_percent = Some(dram);
+        gpu.nvlink_transmit_bytes_per_second = Some(nvlink);
+        gpu.sm_activity_percent = sm;
+    }
+    test_sample
+}
+
+#[test]
+fn counters_at_rest_show_a_spin_at_any_power() {
+    let run = |watts: f32, counters: (f32, f32, f64), sm: Option<f32>| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(1200.0, |tester, _| counted(tester, 600.0, (32.0, 24.0, 40e9), Some(95.0)));
+        assert_eq!(tester.fired(), []);
+        tester.run(620.0, |tester, _| counted(tester, watts, counters, sm));
+        tester.firing()
+    };
+    let rest = (0.0, 0.4, 2e6);
+    assert_eq!(run(420.0, rest, Some(12.0)), [("stuck-spin", "crit")]);
+    assert_eq!(run(420.0, rest, None), [("stuck-spin", "crit")], "no share of SMs");
+    assert_eq!(run(420.0, rest, Some(99.0)), [], "computes in registers on every SM");
+    for works in [(3.0, 0.4, 2e6), (0.0, 6.0, 2e6), (0.0, 0.4, 3e8), (1.4, 0.4, 2e6), (0.0, 2.6, 2e6)] {
+        assert_eq!(run(420.0, works, Some(12.0)), [], "{works:?}");
+    }
+}
+
+#[test]
+fn counters_at_rest_from_the_start_are_a_suspicion() {
+    let run = |sm| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(900.0, |tester, _| counted(tester, 300.0, (0.0, 0.4, 2e6), sm));
+        tester.firing()
+    };
+    assert_eq!(run(Some(12.0)), [("stuck-spin-suspect", "warn")]);
+    assert_eq!(run(Some(80.0)), []);
+    assert_eq!(run(None), [], "too little is known");
+}
+
+#[test]
 fn the_ranks_of_a_server_are_at_most_a_suspect() {
     let mut tester = RuleTester::new(gpus(0..4));
     let server = |mut test_sample: TestSample| {

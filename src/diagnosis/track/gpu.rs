@@ -41,6 +41,11 @@ const WORKING_NVLINK: f64 = 200e6;
 const WORKING_PCIE: f64 = 500e6;
 const WORKING_DRAM_PERCENT: f32 = 5.0;
 const WORKING_TENSOR_PERCENT: f32 = 2.0;
+/// The counters of a GPU that only waits stay at or below these values: tensor cores and memory in percent, NVLink and PCIe
+/// together in bytes per second. NCCL's waiting kernel occupies few SMs and polls its own memory.
+const RESTING_TENSOR_PERCENT: f32 = 1.0;
+const RESTING_DRAM_PERCENT: f32 = 2.0;
+const RESTING_TRAFFIC: f64 = 100e6;
 /// The change of used memory that shows that a process does something, in bytes.
 const ALIVE_MEMORY_BYTES: u64 = 200 << 20;
 /// The time constant for smoothing the clock under load, in seconds.
@@ -82,6 +87,10 @@ pub(crate) struct GpuTrack {
     pub(crate) is_low_power: bool,
     /// At least 95 % busy and without memory accesses, at any power.
     pub(crate) still_run: Option<Run>,
+    /// At least 90 % busy while its counters (GPM) show no tensor core, memory or link at work, at any power.
+    pub(crate) counter_rest_run: Option<Run>,
+    /// The share of SMs at work during that run, in percent; `None` if unknown.
+    pub(crate) resting_sm_percent: Option<f32>,
     /// At work, at any level that does not change. The second value is the mean utilisation.
     pub(crate) level_run: Option<(Run, f32)>,
     /// Idle or nearly idle.
@@ -104,8 +113,8 @@ pub(crate) struct GpuTrack {
     brake_counter: Option<f64>,
     /// The number of uncorrectable errors at the first sample.
     pub(crate) ecc_baseline: Option<u64>,
-    /// The corrected errors since the driver was loaded.
-    pub(crate) corrected_errors: CounterHistory,
+    /// Its counters of errors; `None` if the driver has none.
+    pub(crate) error_counters: Option<Box<ErrorCounters>>,
     /// The NVLinks that have been up, as a bit mask.
     pub(crate) links_seen: u64,
     /// Since when Slurm has allocated the GPU although nothing uses it.
@@ -210,8 +219,18 @@ impl GpuTrack {
             thermal,
             brake,
         };
-        if counts_work(reading) {
+        let counters = Counters::of(reading);
+        if counters == Counters::Work {
             self.counted_work_at = Some(t);
+        }
+        let is_busy = self.utilization.map(|percent| f64::from(percent) >= bounds.utilization);
+        match (is_busy, counters) {
+            (Some(true), Counters::Rest) => {
+                Run::extend(&mut self.counter_rest_run, t, dt);
+                self.resting_sm_percent = reading.sm_activity_percent;
+            }
+            (Some(false), _) | (_, Counters::Work) => self.counter_rest_run = None,
+            _ => {}
         }
         self.add_point(t, dt, point, bounds);
         let clock = clock_share(info, reading);
@@ -356,8 +375,22 @@ impl GpuTrack {
             // A counter that fell was reset with the driver.
             self.ecc_baseline = Some(self.ecc_baseline.map_or(total, |baseline| baseline.min(total)));
         }
-        if let Some(total) = health.ecc_corrected_volatile {
-            self.corrected_errors.push(t, total);
+        let faults =
+            [health.nvlink_replays, health.nvlink_recoveries].into_iter().flatten().reduce(u64::saturating_add);
+        let totals = [health.ecc_corrected_volatile, health.pcie_replays, health.nvlink_crc_errors, faults];
+        if totals.iter().any(Option::is_some) {
+            let counters = self.error_counters.get_or_insert_default();
+            let histories = [
+                &mut counters.ecc_corrected,
+                &mut counters.pcie_replays,
+                &mut counters.nvlink_crc_errors,
+                &mut counters.nvlink_faults,
+            ];
+            for (history, total) in histories.into_iter().zip(totals) {
+                if let Some(total) = total {
+                    history.push(t, total);
+                }
+            }
         }
         if let Some(active) = health.nvlinks_active {
             self.links_seen |= active;
@@ -367,8 +400,29 @@ impl GpuTrack {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.window.memory_bytes()
             + self.memory.capacity() * std::mem::size_of::<(f32, u32)>()
-            + self.corrected_errors.values.capacity() * std::mem::size_of::<(f32, u64)>()
+            + self.error_counters.as_ref().map_or(0, |counters| {
+                let histories = [
+                    &counters.ecc_corrected,
+                    &counters.pcie_replays,
+                    &counters.nvlink_crc_errors,
+                    &counters.nvlink_faults,
+                ];
+                std::mem::size_of::<ErrorCounters>() + histories.map(CounterHistory::memory_bytes).iter().sum::<usize>()
+            })
     }
+}
+
+/// Counters of errors of one GPU and its links.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ErrorCounters {
+    /// The corrected memory errors since the driver was loaded.
+    pub(crate) ecc_corrected: CounterHistory,
+    /// The PCIe packets that were sent again.
+    pub(crate) pcie_replays: CounterHistory,
+    /// The packets with a CRC error on NVLink.
+    pub(crate) nvlink_crc_errors: CounterHistory,
+    /// The replays and recoveries of NVLinks.
+    pub(crate) nvlink_faults: CounterHistory,
 }
 
 /// The values of a slow counter over the last hour, about one per five minutes.
@@ -398,6 +452,10 @@ impl CounterHistory {
         }
     }
 
+    fn memory_bytes(&self) -> usize {
+        self.values.capacity() * std::mem::size_of::<(f32, u64)>()
+    }
+
     /// Returns the rise within the last `window` seconds, and the seconds in which it was observed; `None` before the
     /// first value.
     pub(crate) fn rise(&self, t: f64, window: f64) -> Option<(u64, f64)> {
@@ -419,17 +477,38 @@ fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<
     is_set.map(|is_set| if is_set { dt as f32 } else { 0.0 })
 }
 
-/// Whether the counters show work: data over NVLink or PCIe, reads of the memory, or use of the tensor cores.
-fn counts_work(reading: &GpuReading) -> bool {
-    let rates = [
-        (reading.nvlink_receive_bytes_per_second, WORKING_NVLINK),
-        (reading.nvlink_transmit_bytes_per_second, WORKING_NVLINK),
-        (reading.pcie_receive_bytes_per_second, WORKING_PCIE),
-        (reading.pcie_transmit_bytes_per_second, WORKING_PCIE),
-    ];
-    rates.into_iter().any(|(rate, least)| rate.is_some_and(|rate| rate >= least))
-        || reading.dram_bandwidth_percent.is_some_and(|percent| percent >= WORKING_DRAM_PERCENT)
-        || reading.tensor_activity_percent.is_some_and(|percent| percent >= WORKING_TENSOR_PERCENT)
+/// What the counters of data moved and of tensor cores show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counters {
+    /// Data over NVLink or PCIe, reads of the memory, or use of the tensor cores.
+    Work,
+    /// None of these. Needs GPM.
+    Rest,
+    /// Values in between, or too few counters.
+    Unclear,
+}
+
+impl Counters {
+    fn of(reading: &GpuReading) -> Self {
+        let rates = [
+            (reading.nvlink_receive_bytes_per_second, WORKING_NVLINK),
+            (reading.nvlink_transmit_bytes_per_second, WORKING_NVLINK),
+            (reading.pcie_receive_bytes_per_second, WORKING_PCIE),
+            (reading.pcie_transmit_bytes_per_second, WORKING_PCIE),
+        ];
+        let (dram, tensor) = (reading.dram_bandwidth_percent, reading.tensor_activity_percent);
+        let moves = rates.into_iter().any(|(rate, least)| rate.is_some_and(|rate| rate >= least));
+        if moves || dram >= Some(WORKING_DRAM_PERCENT) || tensor >= Some(WORKING_TENSOR_PERCENT) {
+            return Self::Work;
+        }
+        let traffic: f64 = rates.into_iter().filter_map(|(rate, _)| rate).sum();
+        let is_low = |value: Option<f32>, most: f32| value.is_some_and(|value| value <= most);
+        if is_low(dram, RESTING_DRAM_PERCENT) && is_low(tensor, RESTING_TENSOR_PERCENT) && traffic <= RESTING_TRAFFIC {
+            Self::Rest
+        } else {
+            Self::Unclear
+        }
+    }
 }
 
 /// The SM clock as a share of its maximum.

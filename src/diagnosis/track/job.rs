@@ -266,8 +266,13 @@ impl JobTrack {
             if f64::from(activity) >= bounds.active_utilization {
                 gpu.baseline.active_seconds += dt as f32;
             }
+            if gpu.is_exclusive && track.counted_work_at == Some(t) {
+                gpu.baseline.counted_seconds += dt as f32;
+            }
             // A GPU that is busy without memory accesses after other work may wait at any power.
-            let is_still = track.still_run.is_some() && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
+            let is_still = (track.still_run.is_some() && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS)
+                || (track.counter_rest_run.is_some()
+                    && f64::from(gpu.baseline.counted_seconds) >= STILL_HISTORY_SECONDS);
             let computes = |power: f32, spin: f32| gpu.is_exclusive && activity >= 20 && power > COMPUTES_ABOVE * spin;
             if !is_still && track.power.zip(track.spin_watts()).is_some_and(|(power, spin)| computes(power, spin)) {
                 self.computed_at = Some(t);
@@ -279,7 +284,10 @@ impl JobTrack {
                 gpu.baseline.add_memory_utilization(track.memory_utilization, dt);
             }
             if let (true, Some(power)) = (is_work, track.power) {
-                gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
+                let is_kept = track.limit.is_some() || !gpu.baseline.is_far_below(power, dt as f32);
+                if is_kept {
+                    gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
+                }
             }
         }
         let is_active =
@@ -532,6 +540,8 @@ fn quick_cores(smoothed: Option<f64>, now: Option<f64>) -> Option<f64> {
 
 /// The seconds of healthy work after which a GPU without memory accesses no longer counts as healthy.
 const STILL_HISTORY_SECONDS: f64 = 300.0;
+/// The power below which a board without a limit does no healthy work, divided by its median at work.
+const FAR_BELOW_SHARE: f32 = 0.75;
 /// Stands for the power limit of a board that reports none (GB10, Jetson), to divide its power into bins, in watts.
 const UNKNOWN_LIMIT_WATTS: f32 = 200.0;
 
@@ -556,6 +566,10 @@ pub(crate) struct Baseline {
     limit: f32,
     /// The sum of memory utilisation times seconds at healthy work, and the seconds.
     memory: (f32, f32),
+    /// The seconds in which the counters (GPM) of the GPU showed work.
+    pub(crate) counted_seconds: f32,
+    /// The seconds in a row far below the median power, which do not count as healthy work.
+    low_seconds: f32,
 }
 
 impl Default for Baseline {
@@ -566,6 +580,8 @@ impl Default for Baseline {
             active_seconds: 0.0,
             limit: 0.0,
             memory: (0.0, 0.0),
+            counted_seconds: 0.0,
+            low_seconds: 0.0,
         }
     }
 }
@@ -579,6 +595,15 @@ impl Baseline {
         self.limit = limit;
         let bin = ((watts / limit / POWER_STEP) as usize).min(POWER_BINS - 1);
         add(&mut self.power, bin, seconds);
+    }
+
+    /// Whether `seconds` at this power must not become the past with which a hang is compared: on a board without a limit, a
+    /// hang differs from work by its power alone. After six hours the low power is the new normal.
+    fn is_far_below(&mut self, watts: f32, seconds: f32) -> bool {
+        let median = self.median_power().filter(|_| self.power_seconds() >= STILL_HISTORY_SECONDS);
+        let is_low = median.is_some_and(|median| watts < FAR_BELOW_SHARE * median);
+        self.low_seconds = if is_low { self.low_seconds + seconds } else { 0.0 };
+        is_low && self.low_seconds <= 60.0 * BASELINE_LOW_MINUTES as f32
     }
 
     /// Adds `seconds` of healthy work at this memory utilisation.
