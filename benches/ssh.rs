@@ -12,7 +12,7 @@
 #[path = "../tests/it/sshd.rs"]
 mod sshd;
 
-use gpufleet::collect::{Collector, HostUpdates, OpenChannel, Source};
+use gpufleet::collect::{HostTasks, HostUpdates, OpenChannel, Source};
 use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{Clock, HostUpdate};
 use gpufleet::ssh::{Context, Interaction, Options};
@@ -151,7 +151,7 @@ async fn connect_russh(address: SocketAddr, key: PathBuf, user: String) {
 
 /// Keeps the connections open until it is dropped.
 struct Connections {
-    _collector: Collector,
+    _host_tasks: HostTasks,
     _updates: HostUpdates,
 }
 
@@ -186,7 +186,7 @@ async fn wait_for_snapshots(host: &HostConfig, count: usize) -> Connections {
     let hosts: Vec<_> =
         (0..count).map(|number| Arc::new(HostConfig { name: format!("gpu{number}").into(), ..host.clone() })).collect();
     let source = Source::Ssh(context as Arc<dyn OpenChannel>);
-    let (collector, mut updates) = Collector::start(&hosts, source, Clock::start(1.0));
+    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, Clock::start(1.0));
     let mut seen = HashSet::new();
     while seen.len() < count {
         let next = tokio::time::timeout(LIMIT, updates.recv()).await.expect("in time");
@@ -198,7 +198,7 @@ async fn wait_for_snapshots(host: &HostConfig, count: usize) -> Connections {
             _ => {}
         }
     }
-    Connections { _collector: collector, _updates: updates }
+    Connections { _host_tasks: host_tasks, _updates: updates }
 }
 
 /// Bytes of memory per connection, measured in a new process.

@@ -54,6 +54,8 @@ pub enum Command {
     Why(WhyArgs),
     /// Record the updates of all hosts to a file, until Ctrl-C; see docs/recording.md.
     Record(RecordArgs),
+    /// Watch all hosts without a screen, as a service, and notify of findings; see docs/collector.md.
+    Collect(CollectArgs),
     /// Check the connection to each host step by step and suggest how to repair it.
     Doctor(HostsArgs),
     /// Remove the probes that gpufleet installed on the hosts.
@@ -208,6 +210,17 @@ pub struct RecordArgs {
     /// Stop after this many seconds [default: at Ctrl-C].
     #[arg(long = "for", value_name = "S", value_parser = span)]
     pub duration: Option<Duration>,
+}
+
+/// Options of `collect`.
+#[derive(Debug, Args)]
+pub struct CollectArgs {
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Print a systemd user unit that starts the collector; does not connect.
+    #[arg(long)]
+    pub print_unit: bool,
 }
 
 /// Arguments of a command that runs once on each host.
@@ -412,6 +425,7 @@ impl Command {
             Self::Free(free) => &free.targets,
             Self::Why(why) => why.targets(),
             Self::Record(record) => &record.targets,
+            Self::Collect(collect) => &collect.targets,
             Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
             Self::Init(_) | Self::Explain(_) | Self::Completions(_) | Self::Man(_) | Self::Schema(_) => &[],
         }
@@ -424,6 +438,7 @@ impl Command {
             Self::Free(_) => "free",
             Self::Why(_) => "why",
             Self::Record(_) => "record",
+            Self::Collect(_) => "collect",
             Self::Doctor(_) => "doctor",
             Self::Clean(_) => "clean",
             Self::Init(_) => "init",
@@ -660,6 +675,9 @@ mod tests {
             "findings --replay lab.jsonl --json",
             "record lab.jsonl gpu1 hosts.toml --redact --for 600",
             "--demo record lab.jsonl",
+            "collect",
+            "collect --print-unit hosts.toml",
+            "--demo collect",
             "explain",
             "explain stuck-spin",
             "--version",
@@ -752,6 +770,7 @@ mod tests {
                 "findings",
                 "why",
                 "record",
+                "collect",
                 "doctor",
                 "clean",
                 "init",

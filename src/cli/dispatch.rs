@@ -4,8 +4,8 @@ use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, 
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{
-    CommandError, clean, completions, doctor, explain, findings, free, heap, init, man, print, record, schema, status,
-    tui, why,
+    CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, schema,
+    status, tui, why,
 };
 use crate::cli::arguments::{Cli, Command, FindingsArgs};
 use crate::ssh::Interaction;
@@ -39,6 +39,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Some(Command::Completions(arguments)) => completions::run(arguments),
         Some(Command::Man(arguments)) => man::run(arguments),
         Some(Command::Schema(arguments)) => schema::run(arguments),
+        Some(Command::Collect(arguments)) if arguments.print_unit => collect::print_unit(arguments),
         Some(Command::Findings(FindingsArgs { replay: Some(recording), min_severity, json, .. })) => {
             findings::replay(recording, *min_severity, *json)
         }
@@ -49,7 +50,9 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
 /// Runs a subcommand that connects to hosts.
 fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> {
     let (hosts, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
-    let interaction = if is_interactive() { Interaction::Ask } else { Interaction::Refuse };
+    // A service cannot answer prompts, so the collector refuses them also when somebody tries it on a terminal.
+    let asks = is_interactive() && !matches!(command, Command::Collect(_));
+    let interaction = if asks { Interaction::Ask } else { Interaction::Refuse };
     run_to_completion(runtime, async {
         if let Command::Doctor(_) = command {
             let (setup, trace_events) = CommandContext::with_trace_events(&cli.global, hosts, interaction);
@@ -62,6 +65,7 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Findings(arguments) => findings::run(setup, arguments).await,
             Command::Free(arguments) => free::run(setup, arguments).await,
             Command::Why(arguments) => why::run(setup, arguments).await,
+            Command::Collect(arguments) => collect::run(setup, &cli.global, arguments).await,
             Command::Record(arguments) => record::run(setup, arguments).await,
             Command::Doctor(_)
             | Command::Init(_)

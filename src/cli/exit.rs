@@ -139,6 +139,14 @@ impl ExitSignals {
         Ok(Self { receivers })
     }
 
+    /// Like [`ExitSignals::new`], without SIGHUP, which asks a service to read its configuration again.
+    pub(super) fn with_reload() -> Result<(Self, ReloadSignal), CommandError> {
+        let mut exit_signals = Self::new()?;
+        let hangup = exit_signals.receivers.iter().position(|(kind, _)| *kind == Signal::HUP);
+        let hangup = hangup.map(|index| exit_signals.receivers.remove(index).1);
+        Ok((exit_signals, ReloadSignal(hangup)))
+    }
+
     /// Waits for a signal and returns the exit code that shells use for it, 128 plus its number. Cancel safe.
     pub async fn next(&mut self) -> u8 {
         let signal = poll_fn(|context| {
@@ -152,6 +160,22 @@ impl ExitSignals {
             FATAL_SIGNAL.store(signal.as_raw(), Ordering::SeqCst);
         }
         128_u8.saturating_add(signal.as_raw() as u8)
+    }
+}
+
+/// Receives SIGHUP as a request to read the configuration again.
+pub(super) struct ReloadSignal(Option<SignalReceiver>);
+
+impl ReloadSignal {
+    /// Waits for the next request. Cancel safe.
+    pub(super) async fn next(&mut self) {
+        let received = match &mut self.0 {
+            Some(receiver) => receiver.recv().await,
+            None => None,
+        };
+        if received.is_none() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{Prompter, wait_until};
 use super::{CommandError, ExitSignals, print};
 use crate::cli::arguments::{FindingsArgs, Level};
-use crate::collect::{Collector, HostUpdates};
+use crate::collect::{HostTasks, HostUpdates};
 use crate::config::Thresholds;
 use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
 use crate::fleet::{Clock, Fleet, Link, Moment};
@@ -58,7 +58,7 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
         (None, true) => None,
         (None, false) => Some(DEFAULT_SPAN),
     };
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, clock);
     let prompter = Prompter::new(ssh);
     let wall_time = span.map(|span| span.div_f64(clock.speed()));
     let code = tokio::select! {
@@ -69,7 +69,7 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
         }
     };
     // Close the connections first: a reader that stops reading must not hold a session on a server.
-    drop(collector);
+    drop(host_tasks);
     run.finish_hooks().await;
     let now = clock.now();
     if let Some(state_file) = state_file {

@@ -5,7 +5,7 @@ use super::exit::{INCOMPLETE, NOTHING_FREE, print_json};
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::FreeArgs;
-use crate::collect::{Collector, HostUpdates};
+use crate::collect::{HostTasks, HostUpdates};
 use crate::diagnosis::StateTracker;
 use crate::fleet::{Clock, FreeHost, GpuRequirements, HostId, HostUpdate, choose_gpus, free_gpus};
 use crate::output::Report;
@@ -24,13 +24,13 @@ pub async fn run(setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode
         prompter: Prompter::new(ssh),
         arguments,
     };
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, clock);
     let found = tokio::select! {
         code = exit_signals.next() => return Ok(ExitCode::from(code)),
         found = search.run(&mut updates) => found,
     };
     // Close the connections first: a reader that stops reading must not hold a session on a server.
-    drop(collector);
+    drop(host_tasks);
     search.print(found.as_deref())?;
     Ok(match found {
         Some(_) => ExitCode::SUCCESS,

@@ -6,6 +6,8 @@
 
 pub mod arguments;
 pub mod clean;
+pub mod collect;
+pub mod collector;
 pub mod command_context;
 pub mod completions;
 pub mod doctor;

@@ -5,7 +5,7 @@ use super::exit::INCOMPLETE;
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals};
 use crate::cli::arguments::RecordArgs;
-use crate::collect::{Collector, HostUpdates};
+use crate::collect::{HostTasks, HostUpdates};
 use crate::fleet::recording::{Line, Recorder, Redactor, encode};
 use crate::fleet::{Clock, Fleet, HostId, HostUpdate};
 use crate::store::LineFile;
@@ -30,13 +30,13 @@ pub async fn run(setup: CommandContext, arguments: &RecordArgs) -> Result<ExitCo
     };
     let started = jiff::Timestamp::from_second(start.unix.as_secs().cast_signed()).map(|time| time.to_string());
     recording.append(&Line::Start { started: started.unwrap_or_default().into() })?;
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, clock);
     let wall_time = arguments.duration.map(|duration| duration.div_f64(clock.speed()));
     tokio::select! {
         _ = exit_signals.next() => {}
         written = recording.write(&mut updates, Prompter::new(ssh), wall_time) => written?,
     }
-    drop(collector);
+    drop(host_tasks);
     recording.finish()
 }
 

@@ -6,7 +6,7 @@ use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet};
 use crate::cli::arguments::StatusArgs;
-use crate::collect::{Collector, HostUpdates};
+use crate::collect::{HostTasks, HostUpdates};
 use crate::config::Thresholds;
 use crate::diagnosis::{Engine, Finding, FindingPhase};
 use crate::fleet::{Clock, Moment};
@@ -38,7 +38,7 @@ pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCo
         // Idle work can be judged only with the state of earlier runs. One look is too short to add to that state.
         SavedStateFile::restore_only(&Directories::find(), &mut status_run.engine, clock.now());
     }
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, clock);
     tokio::select! {
         code = exit_signals.next() => return Ok(ExitCode::from(code)),
         () = status_run.gather(&mut updates, arguments.timeout) => {}
@@ -46,7 +46,7 @@ pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCo
     match arguments.watch {
         None => {
             // Close the connections first: a reader that stops reading must not hold a session on a server.
-            drop(collector);
+            drop(host_tasks);
             status_run.print(None)?;
         }
         Some(period) => tokio::select! {

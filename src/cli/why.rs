@@ -6,7 +6,7 @@ use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::{WhyArgs, WhyTarget};
-use crate::collect::{Collector, Command, HostUpdates};
+use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::{HostConfig, Thresholds, did_you_mean};
 use crate::diagnosis::proof::investigation::{Investigation, Progress};
 use crate::diagnosis::proof::{Outcome, judge};
@@ -43,13 +43,13 @@ pub async fn run(setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode,
         // An earlier run may have seen the job at work: NCCL RAS is queried only then.
         SavedStateFile::restore_only(&Directories::find(), &mut run.engine, clock.now());
     }
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, clock);
     let examined = tokio::select! {
         code = exit_signals.next() => return Ok(ExitCode::from(code)),
-        examined = run.examine(&collector, &mut updates, target, arguments) => examined?,
+        examined = run.examine(&host_tasks, &mut updates, target, arguments) => examined?,
     };
     // Close the connections first: a reader that stops reading must not hold a session on a server.
-    drop(collector);
+    drop(host_tasks);
     if let Some(investigation) = examined {
         return run.print(&investigation, arguments);
     }
@@ -82,7 +82,7 @@ impl WhyRun {
     /// Waits for the hosts, chooses the job and examines it. Returns `None` if no job is named and none looks hung.
     async fn examine(
         &mut self,
-        collector: &Collector,
+        host_tasks: &HostTasks,
         updates: &mut HostUpdates,
         target: Option<(HostId, u32)>,
         arguments: &WhyArgs,
@@ -103,7 +103,7 @@ impl WhyRun {
         }
         let mut progress = None;
         loop {
-            self.send_due(collector, &mut investigation);
+            self.send_due(host_tasks, &mut investigation);
             let now_at = investigation.progress();
             if progress.replace(now_at) != Some(now_at) {
                 report_progress(&investigation, now_at, self.clock.now(), self.clock.speed());
@@ -139,11 +139,11 @@ impl WhyRun {
         }
     }
 
-    fn send_due(&mut self, collector: &Collector, investigation: &mut Investigation) {
+    fn send_due(&mut self, host_tasks: &HostTasks, investigation: &mut Investigation) {
         let now = self.clock.now();
         for (host, request) in investigation.requests_due(self.one_shot.fleet(), &self.engine, now) {
             let id = request.reply_id();
-            if !collector.command(host, Command::Request(request))
+            if !host_tasks.command(host, Command::Request(request))
                 && let Some(id) = id
             {
                 let outcome = ReplyOutcome::Refused("too many requests wait for this host".into());

@@ -86,7 +86,7 @@ async fn run_fleet(line: Vec<u8>, work: Duration) -> Vec<Arrived> {
         }
         Ok(ours)
     };
-    let (_collector, mut updates) = Collector::start(&hosts, Source::InProcess(Arc::new(open)), Clock::start(1.0));
+    let (_host_tasks, mut updates) = HostTasks::start(&hosts, Source::InProcess(Arc::new(open)), Clock::start(1.0));
     let mut arrived = vec![Arrived::default(); hosts.len()];
     let end = Instant::now() + SPAN;
     while let Ok(Some((id, update))) = tokio::time::timeout_at(end, updates.recv()).await {

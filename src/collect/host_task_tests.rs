@@ -1,7 +1,7 @@
 //! Host tasks over a simulated SSH client, in paused time.
 
 use super::super::channels::HostUpdates;
-use super::super::collector::Collector;
+use super::super::host_tasks::HostTasks;
 use super::super::probe_binary::ProbeBinary;
 use super::super::remote_command::{OpenChannel, Opening, Progress, channel_from_stream};
 use super::super::session::tests::hello;
@@ -104,7 +104,7 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
     let ssh = Source::Ssh(Arc::new(Stuck(hangs)));
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let began = Instant::now();
-    let (_collector, mut updates) = Collector::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
+    let (_host_tasks, mut updates) = HostTasks::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
     let mut deepest = vec![ConnectPhase::Queued; last + 1];
     loop {
         match timeout(LONG, updates.recv()).await.expect("an update").expect("tasks live") {
@@ -149,7 +149,7 @@ async fn of_a_thousand_hosts_of_which_half_are_dead_the_living_are_there_at_once
     let ssh = Source::Ssh(Arc::new(Stuck(hangs)));
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let began = Instant::now();
-    let (_collector, mut updates) = Collector::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
+    let (_host_tasks, mut updates) = HostTasks::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
     let mut living = std::collections::HashSet::new();
     while living.len() < usize::from(HOSTS / 2) {
         if let (id, HostUpdate::Snapshot(_)) =
@@ -199,7 +199,7 @@ async fn the_way_a_probe_ended_is_told_and_rules_the_next_try() {
     let ssh = Source::Ssh(Arc::new(Ends(Mutex::new(ends))));
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let hosts = [Arc::new(HostConfig::named("hgx-01"))];
-    let (_collector, mut updates) = Collector::with_probes(&hosts, &ssh, Clock::start(1.0), &probes, 64);
+    let (_host_tasks, mut updates) = HostTasks::with_probes(&hosts, &ssh, Clock::start(1.0), &probes, 64);
     let mut seen = Vec::new();
     let mut failed_at = Vec::new();
     while seen.len() < 5 {
@@ -241,11 +241,11 @@ async fn a_host_behind_a_cut_network_is_tried_every_few_seconds_while_a_person_w
     let ssh = Source::Ssh(Arc::new(Ends(Mutex::new((0..500).map(|_| Err(SshErrorKind::ConnectionRefused)).collect()))));
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let hosts = [Arc::new(HostConfig::named("hgx-01"))];
-    let (collector, mut updates) = Collector::with_probes(&hosts, &ssh, Clock::start(1.0), &probes, 64);
+    let (host_tasks, mut updates) = HostTasks::with_probes(&hosts, &ssh, Clock::start(1.0), &probes, 64);
     let mut last = next_failure(&mut updates).await;
     let (mut longest, mut longest_unwatched) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..60 {
-        collector.record_input();
+        host_tasks.record_input();
         let failed_at = next_failure(&mut updates).await;
         longest = longest.max(failed_at - last);
         last = failed_at;
@@ -260,7 +260,7 @@ async fn a_host_behind_a_cut_network_is_tried_every_few_seconds_while_a_person_w
     }
     assert!(longest_unwatched > 4 * WATCHED_CEILING && longest_unwatched <= LAST_CEILING, "{longest_unwatched:?}");
     // A key shortens the delay that is running.
-    collector.record_input();
+    host_tasks.record_input();
     let returned = Instant::now();
     let opened = async { while !matches!(updates.recv().await, Some((_, HostUpdate::Connecting { .. }))) {} };
     timeout(LONG, opened).await.expect("a connection attempt");

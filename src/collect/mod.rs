@@ -6,10 +6,10 @@
 
 mod channels;
 mod clean;
-mod collector;
 mod connection_check;
 mod error;
 mod host_task;
+mod host_tasks;
 mod install;
 mod misbehavior;
 mod nvidia_smi;
@@ -21,8 +21,8 @@ mod session;
 
 pub use channels::{Command, HostUpdates};
 pub use clean::{Cleaned, clean};
-pub use collector::Collector;
 pub use connection_check::{CheckStep, check_connection};
+pub use host_tasks::HostTasks;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use nvidia_smi::fuzz as fuzz_nvidia_smi;
 pub use probe_binary::{DamagedProbe, EmbeddedProbe, ProbeBinary, ProbeStore, version_text};

@@ -1,7 +1,7 @@
 //! A host task against a simulated probe, in paused time.
 
 use super::super::channels::HostUpdates;
-use super::super::collector::Collector;
+use super::super::host_tasks::HostTasks;
 use super::super::remote_command::Source;
 use super::*;
 use crate::config::HostConfig;
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(300);
 
 /// Returns the probe's end of each opened stream.
 struct Harness {
-    collector: Collector,
+    host_tasks: HostTasks,
     updates: HostUpdates,
     opened: mpsc::UnboundedReceiver<DuplexStream>,
 }
@@ -47,8 +47,8 @@ impl Harness {
         open: impl Fn(HostId) -> Result<DuplexStream, LinkError> + Send + Sync + 'static,
     ) -> Self {
         let hosts = [Arc::new(HostConfig::named("hgx-01"))];
-        let (collector, updates) = Collector::start(&hosts, Source::InProcess(Arc::new(open)), Clock::start(1.0));
-        Self { collector, updates, opened }
+        let (host_tasks, updates) = HostTasks::start(&hosts, Source::InProcess(Arc::new(open)), Clock::start(1.0));
+        Self { host_tasks, updates, opened }
     }
 
     async fn probe(&mut self) -> Probe {
@@ -57,9 +57,9 @@ impl Harness {
     }
 
     /// Receives all further updates and drops them. A session waits for its updates to be received.
-    fn drop_updates(mut self) -> Collector {
+    fn drop_updates(mut self) -> HostTasks {
         tokio::spawn(async move { while self.updates.recv().await.is_some() {} });
-        self.collector
+        self.host_tasks
     }
 
     async fn update(&mut self) -> HostUpdate {
@@ -258,7 +258,7 @@ async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
     assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
     assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
     // A line ends the verification and restarts the limits.
-    assert!(harness.collector.command(HostId(0), Command::Retry));
+    assert!(harness.host_tasks.command(HostId(0), Command::Retry));
     assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
     probe.sample(2).await;
     assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
@@ -266,7 +266,7 @@ async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
     assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
     assert_eq!(last_message_at.elapsed().as_secs(), 3);
     // A failed verification does not mean that the host is down, so it only reconnects.
-    assert!(harness.collector.command(HostId(0), Command::Retry));
+    assert!(harness.host_tasks.command(HostId(0), Command::Retry));
     let doubted = Instant::now();
     let update = harness.update().await;
     assert!(matches!(update, HostUpdate::Connecting { attempt: 1, .. }), "{update:?}");
@@ -366,7 +366,7 @@ async fn an_error_that_needs_a_person_waits_for_one_and_retry_wakes_at_once() {
     );
     assert!(timeout(10 * LONG, harness.updates.recv()).await.is_err(), "nothing is tried unasked");
     let asked = Instant::now();
-    harness.collector.command(HostId(0), Command::Retry);
+    harness.host_tasks.command(HostId(0), Command::Retry);
     assert_eq!(harness.update().await, HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Queued });
     assert_eq!(asked.elapsed(), Duration::ZERO);
 }
@@ -409,7 +409,7 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     let mut probe = harness.probe().await;
     probe.introduce().await;
     assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
-    harness.collector.command(HostId(0), Command::Request(signal(7)));
+    harness.host_tasks.command(HostId(0), Command::Request(signal(7)));
     let passed_on = loop {
         let request = probe.request().await;
         if matches!(request, Some(Request::Signal { .. })) {
@@ -419,11 +419,11 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     assert_eq!(passed_on, Some(signal(7)));
     probe.say(&Message::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent })).await;
     assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent }));
-    harness.collector.command(HostId(0), Command::Interval(Duration::from_secs(5)));
+    harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_secs(5)));
     while probe.request().await != Some(Request::Interval { seconds: 5.0 }) {}
     drop(probe);
     harness.down().await;
-    harness.collector.command(HostId(0), Command::Request(signal(8)));
+    harness.host_tasks.command(HostId(0), Command::Request(signal(8)));
     let outcome = ReplyOutcome::Refused("the host is not connected".into());
     assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 8, outcome }));
     let mut again = harness.probe().await;
@@ -432,12 +432,12 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_collector_closes_every_connection() {
+async fn dropping_the_host_tasks_closes_every_connection() {
     let mut harness = Harness::new();
     let mut probe = harness.probe().await;
     probe.introduce().await;
     assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
-    drop(harness.collector);
+    drop(harness.host_tasks);
     while probe.request().await.is_some() {}
     assert!(timeout(LONG, async { while harness.updates.recv().await.is_some() {} }).await.is_ok(), "no task is left");
 }
@@ -534,7 +534,7 @@ async fn a_retry_reconnects_a_host_whose_readings_are_late() {
     let (mut harness, mut probe) = sampled(Duration::from_secs(20)).await;
     let watching = async {
         assert_eq!(not_a_round_trip(&mut harness).await, HostUpdate::Silent);
-        assert!(harness.collector.command(HostId(0), Command::Retry));
+        assert!(harness.host_tasks.command(HostId(0), Command::Retry));
         let asked = Instant::now();
         let update = harness.update().await;
         assert!(matches!(update, HostUpdate::Connecting { attempt: 1, .. }), "{update:?}");
@@ -565,7 +565,7 @@ async fn heartbeats_acknowledge_and_measure() {
 #[tokio::test(start_paused = true)]
 async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
     let (harness, mut probe) = Harness::introduced().await;
-    let _collector = harness.drop_updates();
+    let _host_tasks = harness.drop_updates();
     for sequence in 1..=6 {
         probe.sample(sequence).await;
         if sequence % 2 == 0 {
@@ -589,7 +589,7 @@ async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
 async fn longer_intervals_are_bridged_by_heartbeats() {
     let mut harness = Harness::new();
     let mut probe = harness.probe().await;
-    assert!(harness.collector.command(HostId(0), Command::Interval(Duration::from_secs(10))));
+    assert!(harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_secs(10))));
     probe.introduce().await;
     let began = Instant::now();
     let mut heartbeats = Vec::new();
@@ -606,14 +606,14 @@ async fn longer_intervals_are_bridged_by_heartbeats() {
 async fn short_intervals_acknowledge_every_snapshot() {
     let mut harness = Harness::new();
     let mut probe = harness.probe().await;
-    assert!(harness.collector.command(HostId(0), Command::Interval(Duration::from_millis(250))));
+    assert!(harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_millis(250))));
     probe.introduce().await;
     assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
     // A command and the first heartbeat are both due; either may be sent first.
     let both = [probe.request().await, probe.request().await];
     assert!(both.contains(&Some(Request::Interval { seconds: 0.25 })), "{both:?}");
     assert!(both.contains(&Some(Request::Heartbeat { id: 1, last_sequence: None })), "{both:?}");
-    let _collector = harness.drop_updates();
+    let _host_tasks = harness.drop_updates();
     for sequence in 1..6 {
         probe.sample(sequence).await;
         let Some(Request::Heartbeat { last_sequence, .. }) = probe.request().await else { panic!("a heartbeat") };

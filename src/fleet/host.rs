@@ -431,6 +431,24 @@ impl Fleet {
         id
     }
 
+    /// Replaces the list of hosts by these, in this order. A host of the same name keeps its state and takes the new
+    /// configuration; the others are new. Returns the new id of each host by its old one, `None` for a host that is gone.
+    pub fn rearrange(&mut self, configs: &[Arc<HostConfig>], now: Moment) -> Vec<Option<HostId>> {
+        let mut old: Vec<Option<Host>> = std::mem::take(&mut self.hosts).into_iter().map(Some).collect();
+        let mut ids = vec![None; old.len()];
+        for (id, config) in (0..).map(HostId).zip(configs) {
+            let index = old.iter().position(|host| host.as_ref().is_some_and(|host| host.config.name == config.name));
+            let kept = index.and_then(|index| {
+                ids[index] = Some(id);
+                old[index].take()
+            });
+            let mut host = kept.unwrap_or_else(|| Host::new(id, Arc::clone(config), now));
+            (host.id, host.config, host.clock_speed) = (id, Arc::clone(config), self.clock_speed());
+            self.hosts.push(host);
+        }
+        ids
+    }
+
     /// The hosts, in the order of the configuration.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts

@@ -1,9 +1,9 @@
-//! A lab on loopback: real sshds with fake drivers and real processes, runs of gpufleet on it, a collector without a
+//! A lab on loopback: real sshds with fake drivers and real processes, runs of gpufleet on it, host tasks without a
 //! screen, and tests that need root.
 
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use crate::sshd::Sshd;
-use gpufleet::collect::{Collector, HostUpdates, OpenChannel, Source};
+use gpufleet::collect::{HostTasks, HostUpdates, OpenChannel, Source};
 use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{Clock, HostId, HostUpdate};
 use gpufleet::ssh::{Context, Interaction, Options};
@@ -189,14 +189,14 @@ pub(crate) fn wait_gone(pids: &[u32], limit: Duration) -> Duration {
     began.elapsed()
 }
 
-// A collector without a screen.
+// Host tasks without a screen.
 
 /// How long a test waits for an update.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// A collector and the updates of its hosts.
+/// Host tasks and the updates of its hosts.
 pub(crate) struct HostWatcher {
-    pub(crate) collector: Collector,
+    pub(crate) host_tasks: HostTasks,
     updates: HostUpdates,
     pub(crate) clock: Clock,
     _context: Arc<Context>,
@@ -215,8 +215,8 @@ impl HostWatcher {
         let clock = Clock::start(1.0);
         let hosts: Vec<_> = hosts.into_iter().map(Arc::new).collect();
         let source = Source::Ssh(Arc::clone(&context) as Arc<dyn OpenChannel>);
-        let (collector, updates) = Collector::start(&hosts, source, clock);
-        Self { collector, updates, clock, _context: context }
+        let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
+        Self { host_tasks, updates, clock, _context: context }
     }
 
     /// The next update of any host.

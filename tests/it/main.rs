@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod benches;
+mod collect;
 mod commands;
 mod completions;
 mod end_to_end;

@@ -21,7 +21,7 @@ use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{Collector, Command, HostUpdates};
+use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{Clock, Fleet, HostId};
@@ -85,7 +85,7 @@ async fn show(
     let (view, view_state, view_message) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
-    let (collector, updates) = Collector::start(&hosts, source, clock);
+    let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
     let exit_signals = ExitSignals::new()?;
     let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
     // From here on the terminal's settings are changed. A signal waits for the event loop, which restores them.
@@ -104,7 +104,7 @@ async fn show(
     // The theme handles NO_COLOR; crossterm would drop bold and reverse as well.
     crossterm::style::force_color_output(true);
     // A person who starts the program watches it.
-    collector.record_input();
+    host_tasks.record_input();
     let mut event_loop = EventLoop {
         terminal: TerminalManager::enter(preferences.mouse, reply).map_err(cannot_show)?,
         app,
@@ -116,7 +116,7 @@ async fn show(
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
         memory_release: MemoryRelease::default(),
-        collector: &collector,
+        host_tasks: &host_tasks,
         context,
         exit_signals,
         job_control_signals,
@@ -147,7 +147,7 @@ struct EventLoop<'a> {
     notifier: Notifier,
     clipboard: Clipboard,
     memory_release: MemoryRelease,
-    collector: &'a Collector,
+    host_tasks: &'a HostTasks,
     /// `None` for a simulation.
     context: Option<Arc<Context>>,
     exit_signals: ExitSignals,
@@ -232,7 +232,7 @@ impl EventLoop<'_> {
             }
             input = self.terminal.next() => match input {
                 TerminalInput::Input(Some(Ok(input))) => {
-                    self.collector.record_input();
+                    self.host_tasks.record_input();
                     LoopEvent::Event(self.event_of_input(input))
                 }
                 // The keyboard reader ends or fails when the terminal is gone.
@@ -354,7 +354,7 @@ impl EventLoop<'_> {
 
     fn command(&self, id: HostId, command: Command) {
         // A host task that has ended takes no commands; its link state already shows that.
-        let _taken = self.collector.command(id, command);
+        let _taken = self.host_tasks.command(id, command);
     }
 
     fn command_all(&self, command: &Command) {

@@ -89,7 +89,7 @@ async fn terminated_probe_is_not_restarted_for_ten_minutes() {
     let seen = watcher.updates_during(Duration::from_secs(3)).await;
     assert!(seen.is_empty() && lab.probes().is_empty(), "it came back without a retry: {seen:?}");
     // The user can retry at once.
-    assert!(watcher.collector.command(HostId(0), Command::Retry));
+    assert!(watcher.host_tasks.command(HostId(0), Command::Retry));
     let back = watcher.wait_live().await;
     report("probe ended by SIGTERM (r reconnects)", noticed, Some(back));
 }

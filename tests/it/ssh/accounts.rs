@@ -299,7 +299,7 @@ async fn pam_refusal_is_shown_and_the_account_is_retried() {
     );
     // A job starts and the user retries by hand.
     fs::write(server.sshd.file("job"), "").unwrap();
-    assert!(watcher.collector.command(HostId(0), HostCommand::Retry));
+    assert!(watcher.host_tasks.command(HostId(0), HostCommand::Retry));
     watcher.wait_live().await;
     // The job ends: Slurm kills all of its processes, and the probe.
     fs::remove_file(server.sshd.file("job")).unwrap();

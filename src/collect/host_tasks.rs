@@ -1,6 +1,8 @@
 //! Starts and owns the host tasks.
 
-use super::channels::{Command, HostUpdates, PresenceSender, UpdateSender, presence_channel, update_channel};
+use super::channels::{
+    Command, HostUpdates, Presence, PresenceSender, QueuedUpdate, UpdateSender, presence_channel, update_channel,
+};
 use super::host_task::HostTask;
 use super::probe_binary::ProbeStore;
 use super::remote_command::Source;
@@ -10,7 +12,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 /// Capacity of the update channel, which absorbs bursts such as the first snapshots of all hosts.
@@ -25,23 +27,35 @@ const GROUP_PERIOD: Duration = Duration::from_millis(50);
 const LAST_GROUP: Duration = Duration::from_secs(2);
 
 /// Owns one task per host. Dropping it aborts all tasks and closes their connections.
-#[derive(Debug)]
-pub struct Collector {
-    commands: Vec<mpsc::Sender<Command>>,
+pub struct HostTasks {
+    /// By the id of the task; `None` for a task that was stopped.
+    tasks: Vec<Option<RunningTask>>,
     presence: PresenceSender,
-    _tasks: JoinSet<()>,
+    presence_receiver: Presence,
+    /// Weak, so that the receiver learns when all tasks have ended.
+    updates: mpsc::WeakSender<QueuedUpdate>,
+    source: Source,
+    probes: Arc<dyn ProbeStore>,
+    clock: Clock,
+    set: JoinSet<()>,
 }
 
-impl Collector {
+/// The handles of a task.
+struct RunningTask {
+    commands: mpsc::Sender<Command>,
+    abort: AbortHandle,
+}
+
+impl HostTasks {
     /// Starts one task per host and returns the receiver of their updates. Must be called within a tokio runtime. The
     /// tasks also end when the receiver is dropped.
-    #[allow(clippy::needless_pass_by_value, reason = "the collector owns the source")]
+    #[allow(clippy::needless_pass_by_value, reason = "the host tasks own the source")]
     pub fn start(hosts: &[Arc<HostConfig>], source: Source, clock: Clock) -> (Self, HostUpdates) {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self::with_probes(hosts, &source, clock, &super::probe_binary::embedded_probes(), cores)
     }
 
-    /// Like [`Collector::start`], with the given probes and number of cores.
+    /// Like [`HostTasks::start`], with the given probes and number of cores.
     pub(super) fn with_probes(
         hosts: &[Arc<HostConfig>],
         source: &Source,
@@ -50,25 +64,58 @@ impl Collector {
         cores: usize,
     ) -> (Self, HostUpdates) {
         let (updates, reports) = update_channel(WAITING_UPDATES);
-        let (presence_sender, presence) = presence_channel();
-        let mut tasks = JoinSet::new();
-        let mut commands = Vec::with_capacity(hosts.len());
-        for (id, config) in (0..).map(HostId).zip(hosts) {
-            let (command, orders) = mpsc::channel(WAITING_COMMANDS);
-            commands.push(command);
-            let task = HostTask {
-                config: Arc::clone(config),
-                source: source.clone(),
-                probes: Arc::clone(probes),
-                clock,
-                start_delay: start_delay(id.0, cores, hosts.len()),
-                updates: UpdateSender::new(id, updates.clone()),
-                presence: presence.clone(),
-                commands: orders,
-            };
-            tasks.spawn(task.run());
+        let (presence, presence_receiver) = presence_channel();
+        let mut tasks = Self {
+            tasks: Vec::with_capacity(hosts.len()),
+            presence,
+            presence_receiver,
+            updates: updates.downgrade(),
+            source: source.clone(),
+            probes: Arc::clone(probes),
+            clock,
+            set: JoinSet::new(),
+        };
+        for (index, config) in hosts.iter().enumerate() {
+            tasks.spawn(config, &updates, start_delay(index as u32, cores, hosts.len()));
         }
-        (Self { commands, presence: presence_sender, _tasks: tasks }, reports)
+        (tasks, reports)
+    }
+
+    /// Starts the task of one more host. Returns the id in its updates, or `None` if the receiver is gone or all tasks
+    /// have ended. Must be called within a tokio runtime.
+    pub fn add(&mut self, config: &Arc<HostConfig>) -> Option<HostId> {
+        let updates = self.updates.upgrade()?;
+        Some(self.spawn(config, &updates, Duration::ZERO))
+    }
+
+    /// Stops the task of a host and closes its connection. Updates that wait in the channel still arrive.
+    pub fn stop(&mut self, task: HostId) {
+        if let Some(task) = self.tasks.get_mut(task.0 as usize).and_then(Option::take) {
+            task.abort.abort();
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        config: &Arc<HostConfig>,
+        updates: &mpsc::Sender<QueuedUpdate>,
+        start_delay: Duration,
+    ) -> HostId {
+        let id = HostId(self.tasks.len() as u32);
+        let (commands, orders) = mpsc::channel(WAITING_COMMANDS);
+        let task = HostTask {
+            config: Arc::clone(config),
+            source: self.source.clone(),
+            probes: Arc::clone(&self.probes),
+            clock: self.clock,
+            start_delay,
+            updates: UpdateSender::new(id, updates.clone()),
+            presence: self.presence_receiver.clone(),
+            commands: orders,
+        };
+        let abort = self.set.spawn(task.run());
+        self.tasks.push(Some(RunningTask { commands, abort }));
+        id
     }
 
     /// Records that a person used the screen. For some minutes, hosts that the network separates are tried more often.
@@ -79,11 +126,12 @@ impl Collector {
     /// Sends a command to the task of a host without waiting. Returns `false` if there is no such host or its queue is
     /// full.
     pub fn command(&self, host: HostId, command: Command) -> bool {
-        self.commands.get(host.0 as usize).is_some_and(|commands| commands.try_send(command).is_ok())
+        let task = self.tasks.get(host.0 as usize).and_then(Option::as_ref);
+        task.is_some_and(|task| task.commands.try_send(command).is_ok())
     }
 }
 
-/// Returns when the host at `index` makes its first connection attempt, relative to the start of the collector.
+/// Returns when the host at `index` makes its first connection attempt, relative to the start.
 fn start_delay(index: u32, cores: usize, hosts: usize) -> Duration {
     let group = |index: usize| u32::try_from(index / cores.max(1)).unwrap_or(u32::MAX);
     let last = GROUP_PERIOD.saturating_mul(group(hosts.saturating_sub(1)));
