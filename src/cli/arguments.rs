@@ -221,6 +221,12 @@ pub struct CollectArgs {
     /// Print a systemd user unit that starts the collector; does not connect.
     #[arg(long)]
     pub print_unit: bool,
+    /// The file of the history [default: history.db in the state directory; none with --demo].
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
+    /// Write a recording into the history instead of watching hosts; see docs/recording.md.
+    #[arg(long, value_name = "FILE")]
+    pub import: Option<PathBuf>,
 }
 
 /// Arguments of a command that runs once on each host.

@@ -2,13 +2,22 @@
 
 use super::arguments::{CollectArgs, GlobalArgs};
 use super::collector::event_loop::{Collector, ReadHosts};
+use super::collector::history::HistoryRecorder;
 use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
 use super::exit::warn;
+use super::replay::{Replay, ReplayError};
 use super::{CommandError, print};
+use crate::store::{Directories, History, HistoryError, HistoryWriter};
 use crate::wire::SafeText;
+use crate::wire::format::io_cause;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// The name of the history in the state directory.
+const HISTORY_NAME: &str = "history.db";
 
 /// Watches the hosts until SIGTERM or SIGINT, which are the usual end of a service: exit code 0.
 pub async fn run(
@@ -18,11 +27,77 @@ pub async fn run(
 ) -> Result<ExitCode, CommandError> {
     let simulated = setup.simulated;
     let hosts = setup.hosts.len();
-    let collector = Collector::start(setup, read_hosts(global, &arguments.targets))?;
+    // Before anything connects: two collectors of one history would also notify twice.
+    let history = match (simulated, &arguments.store) {
+        (true, None) => None,
+        (_, store) => start_history(store.as_deref())?,
+    };
+    let mut collector = Collector::start(setup, read_hosts(global, &arguments.targets))?;
+    if let Some(history) = history {
+        collector.state.observe(history);
+    }
     let simulated = if simulated { ", simulated (--demo)" } else { "" };
     let plural = if hosts == 1 { "" } else { "s" };
     warn(&format!("the collector watches {hosts} host{plural}{simulated}"));
     collector.run().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the history. Returns `None` with a message in the log if it cannot be used: the hosts are watched anyway.
+///
+/// # Errors
+/// Another collector writes it.
+fn start_history(store: Option<&Path>) -> Result<Option<HistoryRecorder>, CommandError> {
+    let path = history_path(store)?;
+    match HistoryWriter::start(&path) {
+        Ok((writer, message)) => {
+            message.iter().for_each(|message| warn(message));
+            Ok(Some(HistoryRecorder::new(writer)))
+        }
+        Err(error @ HistoryError::Locked { .. }) => Err(CommandError::failed(error)),
+        Err(error) => {
+            warn(&format!("{error}; the hosts are watched without a history"));
+            Ok(None)
+        }
+    }
+}
+
+/// The file of the history.
+///
+/// # Errors
+/// The home directory is not known.
+pub(super) fn history_path(store: Option<&Path>) -> Result<PathBuf, CommandError> {
+    match store {
+        Some(path) => Ok(path.to_owned()),
+        None => Directories::find().state().map(|state| state.join(HISTORY_NAME)).map_err(CommandError::failed),
+    }
+}
+
+/// Writes a recording into the history, with the times of the recording.
+///
+/// # Errors
+/// The recording cannot be read to its end, or the history cannot be written.
+pub fn import(recording: &Path, store: Option<&Path>) -> Result<ExitCode, CommandError> {
+    let shown = SafeText::new(&recording.to_string_lossy());
+    let failure = |error: &dyn std::fmt::Display| CommandError::failed(format!("cannot import {shown}: {error}"));
+    let file = File::open(recording).map_err(|error| failure(&io_cause(&error)))?;
+    let (history, message) = History::open(&history_path(store)?).map_err(CommandError::failed)?;
+    message.iter().for_each(|message| warn(message));
+    let mut replay = Replay::new(Arc::default());
+    let (recorder, written) = HistoryRecorder::importing(history);
+    replay.observe(recorder);
+    let played = replay.play(BufReader::new(file), |_, _| Ok::<(), ReplayError>(()));
+    let hosts = replay.fleet().hosts().len();
+    // An importing recorder has done its work when its future exists.
+    drop(replay.finish());
+    let minutes = written.result().map_err(CommandError::failed)?;
+    match played {
+        Ok(()) => {}
+        Err(ReplayError::Io(error)) => return Err(failure(&io_cause(&error))),
+        Err(error) => return Err(failure(&error)),
+    }
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    print(&format!("imported {minutes} minute{} of {hosts} host{}\n", plural(minutes), plural(hosts)))?;
     Ok(ExitCode::SUCCESS)
 }
 

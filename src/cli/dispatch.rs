@@ -7,7 +7,7 @@ use super::{
     CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, schema,
     status, tui, why,
 };
-use crate::cli::arguments::{Cli, Command, FindingsArgs};
+use crate::cli::arguments::{Cli, CollectArgs, Command, FindingsArgs};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,6 +40,9 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Some(Command::Man(arguments)) => man::run(arguments),
         Some(Command::Schema(arguments)) => schema::run(arguments),
         Some(Command::Collect(arguments)) if arguments.print_unit => collect::print_unit(arguments),
+        Some(Command::Collect(CollectArgs { import: Some(recording), store, .. })) => {
+            collect::import(recording, store.as_deref())
+        }
         Some(Command::Findings(FindingsArgs { replay: Some(recording), min_severity, json, .. })) => {
             findings::replay(recording, *min_severity, *json)
         }

@@ -1,5 +1,6 @@
 //! Replays a recording through fleet and engine on the clock of the recording.
 
+use super::collector::{CollectorState, EndFuture, Observer};
 use crate::config::{HostConfig, Thresholds};
 use crate::diagnosis::{Engine, Transition};
 use crate::fleet::recording::{self, HostLine, HostReplay, Line, RecordingError};
@@ -18,8 +19,7 @@ const MAX_BYTES: u64 = MAX_LINE_BYTES as u64 + 8192;
 
 /// Fleet and engine of a replay. The `t` of the lines is the clock, which ticks once per second also between lines.
 pub struct Replay {
-    fleet: Fleet,
-    engine: Engine,
+    state: CollectorState,
     players: Vec<HostReplay>,
     ids: HashMap<SafeText, HostId>,
     /// The wall-clock time at the start of the recording, since the Unix epoch.
@@ -61,8 +61,7 @@ impl Replay {
     /// Creates an empty replay.
     pub fn new(thresholds: Arc<Thresholds>) -> Self {
         Self {
-            fleet: Fleet::default(),
-            engine: Engine::new(thresholds),
+            state: CollectorState::new(Fleet::default(), Engine::new(thresholds)),
             players: Vec::new(),
             ids: HashMap::new(),
             started: Duration::ZERO,
@@ -74,12 +73,22 @@ impl Replay {
 
     /// Returns the fleet.
     pub fn fleet(&self) -> &Fleet {
-        &self.fleet
+        &self.state.fleet
+    }
+
+    /// Adds a follower, such as the history.
+    pub fn observe(&mut self, observer: impl Observer + 'static) {
+        self.state.observe(observer);
+    }
+
+    /// Ends every follower.
+    pub fn finish(&mut self) -> Vec<EndFuture> {
+        self.state.finish(self.now)
     }
 
     /// Returns the engine.
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        &self.state.engine
     }
 
     /// Returns the time of the replay.
@@ -90,7 +99,7 @@ impl Replay {
     /// Returns the hosts that misbehaved, and the first and the last time at which they did.
     pub fn misbehaviors(&self) -> impl Iterator<Item = (&SafeText, Misbehavior, Moment, Moment)> {
         self.misbehaviors.iter().filter_map(|((id, kind), (first, last))| {
-            Some((self.fleet.host(*id)?.name(), *Misbehavior::ALL.get(*kind)?, *first, *last))
+            Some((self.state.fleet.host(*id)?.name(), *Misbehavior::ALL.get(*kind)?, *first, *last))
         })
     }
 
@@ -119,22 +128,21 @@ impl Replay {
         while self.next_tick as f64 <= t {
             self.now = self.moment(Duration::from_secs(self.next_tick).max(self.now.since_start()));
             self.next_tick += 1;
-            transitions.extend(self.engine.tick(&self.fleet, self.now));
+            transitions.extend(self.state.tick(self.now));
         }
         transitions
     }
 
     fn apply(&mut self, line: HostLine) -> Vec<Transition> {
         let id = self.id_of(&line.host);
-        let (Some(host), Some(player)) = (self.fleet.host(id), self.players.get_mut(id.0 as usize)) else {
+        let (Some(host), Some(player)) = (self.state.fleet.host(id), self.players.get_mut(id.0 as usize)) else {
             return Vec::new();
         };
         let Some(update) = player.update(host, line.event) else { return Vec::new() };
         if let HostUpdate::Misbehaves(misbehavior) = &update {
             self.misbehaviors.entry((id, *misbehavior as usize)).or_insert((self.now, self.now)).1 = self.now;
         }
-        self.fleet.apply(id, update, self.now);
-        self.engine.evaluate_host(&self.fleet, id, self.now)
+        self.state.apply(id, update, self.now)
     }
 
     /// Adds hosts in the order in which they first appear.
@@ -142,7 +150,7 @@ impl Replay {
         if let Some(id) = self.ids.get(name) {
             return *id;
         }
-        let id = self.fleet.join(Arc::new(HostConfig::named(name.clone())), self.now);
+        let id = self.state.fleet.join(Arc::new(HostConfig::named(name.clone())), self.now);
         self.players.push(HostReplay::default());
         self.ids.insert(name.clone(), id);
         id

@@ -191,6 +191,18 @@ pub fn try_lock(path: &Path) -> Option<FileLock> {
     Some(FileLock(file))
 }
 
+/// Takes the lock of a file without waiting. Creates the file with mode 0600 if it is missing, but not its directory.
+///
+/// # Errors
+/// [`LockHeld`] inside the error if another process holds it; or the file cannot be opened.
+pub fn lock_file(path: &Path) -> io::Result<FileLock> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = open_regular(path, &mut options)?;
+    lock_within(&file, Duration::ZERO)?;
+    Ok(FileLock(file))
+}
+
 /// How often a lock that another process holds is tried again.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 

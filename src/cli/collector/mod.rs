@@ -16,6 +16,7 @@
 //!   answer requests.
 
 pub(super) mod event_loop;
+pub(super) mod history;
 mod log;
 mod state;
 

@@ -1,0 +1,1019 @@
+//! The history: an SQLite file with minutes, quarter-hours and days of each GPU, jobs and findings.
+//!
+//! | table | row | kept |
+//! |---|---|---|
+//! | `gpu_minute`, `host_minute` | a GPU or host in a minute | 14 days |
+//! | `gpu_quarter`, `host_quarter`, `job_quarter` | the same in a quarter-hour | 2 years |
+//! | `gpu_day` | a GPU in a day (UTC) | 2 years |
+//! | `job`, `finding` | a job on a host, a finding | 2 years |
+//!
+//! Times are seconds since 1970. A period without a row is unknown. `PRAGMA user_version` is the version of the schema. One
+//! process writes ([`History::open`] takes a lock); others may read at the same time ([`HistoryReader`]).
+
+use super::rollup::{GpuRow, StateSeconds, merge_gpu_rows};
+use super::{FileLock, lock_file, rename_bad_file};
+use crate::wire::SafeText;
+use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params, params_from_iter};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The version of the schema that this program writes.
+const VERSION: i64 = 1;
+/// The length of the periods in seconds.
+pub const MINUTE: u64 = 60;
+/// See [`MINUTE`].
+pub const QUARTER: u64 = 900;
+/// See [`MINUTE`].
+pub const DAY: u64 = 86_400;
+/// How long minutes are kept.
+const MINUTES_KEPT: u64 = 14 * DAY;
+/// How long everything else is kept.
+const REST_KEPT: u64 = 2 * 365 * DAY;
+/// A step of the clock that is longer than this deletes nothing, because the clock may be wrong.
+const TRUSTED_STEP: u64 = DAY;
+/// A finding that fires again within this time continues the earlier row.
+const FINDING_PAUSE: u64 = 1800;
+/// How long a reader waits for a writer that switches its log.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
+
+const SCHEMA: &str = "
+CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE gpu (id INTEGER PRIMARY KEY, host INTEGER NOT NULL REFERENCES host, uuid TEXT NOT NULL,
+  gpu_index INTEGER NOT NULL, model TEXT, memory_mib INTEGER, UNIQUE (host, uuid));
+CREATE TABLE gpu_minute (start INTEGER, gpu INTEGER, samples INTEGER, utilization_permille INTEGER,
+  utilization_max_percent INTEGER, memory_mib INTEGER, memory_max_mib INTEGER, energy_joules INTEGER,
+  temperature_max_celsius INTEGER, sm_activity_permille INTEGER, busy_seconds INTEGER, idle_held_seconds INTEGER,
+  free_seconds INTEGER, faulty_seconds INTEGER, unknown_seconds INTEGER, throttled_seconds INTEGER,
+  PRIMARY KEY (start, gpu)) WITHOUT ROWID;
+CREATE TABLE gpu_quarter (start INTEGER, gpu INTEGER, samples INTEGER, utilization_permille INTEGER,
+  utilization_max_percent INTEGER, memory_mib INTEGER, memory_max_mib INTEGER, energy_joules INTEGER,
+  temperature_max_celsius INTEGER, sm_activity_permille INTEGER, busy_seconds INTEGER, idle_held_seconds INTEGER,
+  free_seconds INTEGER, faulty_seconds INTEGER, unknown_seconds INTEGER, throttled_seconds INTEGER,
+  PRIMARY KEY (start, gpu)) WITHOUT ROWID;
+CREATE TABLE gpu_day (start INTEGER, gpu INTEGER, samples INTEGER, utilization_permille INTEGER,
+  utilization_max_percent INTEGER, memory_mib INTEGER, memory_max_mib INTEGER, energy_joules INTEGER,
+  temperature_max_celsius INTEGER, sm_activity_permille INTEGER, busy_seconds INTEGER, idle_held_seconds INTEGER,
+  free_seconds INTEGER, faulty_seconds INTEGER, unknown_seconds INTEGER, throttled_seconds INTEGER,
+  PRIMARY KEY (start, gpu)) WITHOUT ROWID;
+CREATE TABLE host_minute (start INTEGER, host INTEGER, cpu_permille INTEGER, memory_mib INTEGER, load_hundredths INTEGER,
+  disk_kib_per_second INTEGER, network_kib_per_second INTEGER, reachable_seconds INTEGER,
+  PRIMARY KEY (start, host)) WITHOUT ROWID;
+CREATE TABLE host_quarter (start INTEGER, host INTEGER, cpu_permille INTEGER, memory_mib INTEGER, load_hundredths INTEGER,
+  disk_kib_per_second INTEGER, network_kib_per_second INTEGER, watched_seconds INTEGER, reachable_seconds INTEGER,
+  PRIMARY KEY (start, host)) WITHOUT ROWID;
+CREATE TABLE job (id INTEGER PRIMARY KEY, host INTEGER NOT NULL REFERENCES host, key TEXT NOT NULL, label TEXT NOT NULL,
+  user TEXT NOT NULL, command TEXT NOT NULL, gpus TEXT NOT NULL, start INTEGER NOT NULL, last_seen INTEGER NOT NULL,
+  ended INTEGER, how_ended TEXT, memory_max_mib INTEGER, UNIQUE (host, key));
+CREATE TABLE job_quarter (start INTEGER, job INTEGER, held_seconds INTEGER, used_seconds INTEGER, energy_joules INTEGER,
+  PRIMARY KEY (start, job)) WITHOUT ROWID;
+CREATE TABLE finding (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, rule TEXT NOT NULL, host TEXT NOT NULL,
+  severity TEXT NOT NULL, user TEXT, first_seen INTEGER NOT NULL, ended INTEGER, evidence TEXT NOT NULL,
+  notified INTEGER NOT NULL);
+CREATE INDEX finding_fingerprint ON finding (fingerprint, first_seen);
+";
+
+/// Error: the history cannot be used.
+#[derive(Debug)]
+pub enum HistoryError {
+    /// Another collector writes it.
+    Locked {
+        /// The path.
+        path: PathBuf,
+        /// Its process id and name, if known.
+        holder: Option<(u32, SafeText)>,
+    },
+    /// A newer gpufleet has written it.
+    Newer {
+        /// The path.
+        path: PathBuf,
+        /// The version of its schema.
+        version: i64,
+    },
+    /// There is no history yet.
+    Missing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The content is damaged.
+    Damaged {
+        /// The path.
+        path: PathBuf,
+        /// What SQLite reports.
+        cause: String,
+    },
+    /// The disk is full.
+    Full {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another operation failed.
+    Failed {
+        /// `read` or `write`.
+        operation: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        cause: String,
+    },
+}
+
+impl HistoryError {
+    fn of(operation: &'static str, path: &Path, error: &rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Damaged { path, cause: error.to_string() }
+            }
+            Some(ErrorCode::DiskFull) => Self::Full { path },
+            _ => Self::Failed { operation, path, cause: error.to_string() },
+        }
+    }
+
+    fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull => Self::Full { path: path.to_owned() },
+            _ => Self::Failed { operation, path: path.to_owned(), cause: crate::wire::format::io_cause(error) },
+        }
+    }
+}
+
+impl fmt::Display for HistoryError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |path: &Path| SafeText::new(&path.to_string_lossy());
+        match self {
+            Self::Locked { path, holder } => {
+                let holder = match holder {
+                    Some((pid, name)) => format!("{name} (pid {pid})"),
+                    None => "another process".to_owned(),
+                };
+                write!(
+                    formatter,
+                    "cannot write the history {}: {holder} writes it; stop that collector, or choose another file with --store",
+                    shown(path)
+                )
+            }
+            Self::Newer { path, version } => write!(
+                formatter,
+                "cannot use the history {}: a newer gpufleet has written it (version {version}, this one knows {VERSION}); \
+                 update gpufleet, or choose another file with --store",
+                shown(path)
+            ),
+            Self::Missing { path } => write!(
+                formatter,
+                "there is no history {}: `gpufleet collect` writes it; name another file with --store",
+                shown(path)
+            ),
+            Self::Damaged { path, cause } => write!(formatter, "the history {} is damaged: {cause}", shown(path)),
+            Self::Full { path } => {
+                write!(formatter, "cannot write the history {}: the disk is full; free some space", shown(path))
+            }
+            Self::Failed { operation, path, cause } => write!(
+                formatter,
+                "cannot {operation} the history {}: {cause}; check the owner and mode of the directory, or choose another \
+                 file with --store",
+                shown(path)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for HistoryError {}
+
+/// A GPU as the history names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GpuName {
+    /// The host.
+    pub host: SafeText,
+    /// The UUID; `index-N` if the driver does not tell it.
+    pub uuid: SafeText,
+    /// The index on its host.
+    pub index: u32,
+    /// The model.
+    pub model: Option<SafeText>,
+    /// The size of its memory in MiB.
+    pub memory_mib: Option<u64>,
+}
+
+/// The readings of a host in a minute. Values are means; rates sum reads and writes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HostRow {
+    /// CPU utilization in tenths of a percent.
+    pub cpu_permille: Option<u64>,
+    /// Memory in use in MiB.
+    pub memory_mib: Option<u64>,
+    /// Load average over one minute, in hundredths.
+    pub load_hundredths: Option<u64>,
+    /// Disk traffic in KiB per second.
+    pub disk_kib_per_second: Option<u64>,
+    /// Network traffic in KiB per second.
+    pub network_kib_per_second: Option<u64>,
+    /// Seconds in which the host sent readings.
+    pub reachable_seconds: u64,
+}
+
+/// A job on one host, with its use of GPUs since the last batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRow {
+    /// The host.
+    pub host: SafeText,
+    /// Names the job on this host, also after a restart of the collector.
+    pub key: SafeText,
+    /// The form for people: `slurm:3385`.
+    pub label: SafeText,
+    /// The user.
+    pub user: SafeText,
+    /// The command, redacted by the probe.
+    pub command: SafeText,
+    /// The indexes of its GPUs: `0-3`.
+    pub gpus: String,
+    /// When it started.
+    pub start: u64,
+    /// When it was last seen.
+    pub last_seen: u64,
+    /// When it was first missing.
+    pub ended: Option<u64>,
+    /// How it ended, if that is known.
+    pub how_ended: Option<String>,
+    /// The highest memory on all of its GPUs in MiB.
+    pub memory_max_mib: Option<u64>,
+    /// GPU seconds held since the last batch.
+    pub held_seconds: u64,
+    /// GPU seconds in which the held GPU was busy, since the last batch.
+    pub used_seconds: u64,
+    /// Its share of the energy of its GPUs in joules, since the last batch.
+    pub energy_joules: u64,
+}
+
+/// A finding that fired or cleared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FindingRow {
+    /// The fingerprint.
+    pub fingerprint: SafeText,
+    /// The rule.
+    pub rule: &'static str,
+    /// The host.
+    pub host: SafeText,
+    /// The severity.
+    pub severity: &'static str,
+    /// The owner of the processes.
+    pub user: Option<SafeText>,
+    /// When it fired or cleared.
+    pub at: u64,
+    /// Whether it has cleared.
+    pub has_ended: bool,
+    /// The sentence with its figures.
+    pub evidence: SafeText,
+    /// Whether the user was notified.
+    pub notified: bool,
+}
+
+/// Everything of one minute. It is written in one transaction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// The start of the minute.
+    pub start: u64,
+    /// The GPUs.
+    pub gpus: Vec<(GpuName, GpuRow)>,
+    /// The hosts.
+    pub hosts: Vec<(SafeText, HostRow)>,
+    /// The jobs that were seen or have ended.
+    pub jobs: Vec<JobRow>,
+    /// The findings that fired or cleared.
+    pub findings: Vec<FindingRow>,
+}
+
+/// The history, open for writing.
+pub struct History {
+    connection: Connection,
+    path: PathBuf,
+    hosts: HashMap<SafeText, i64>,
+    gpus: HashMap<GpuName, i64>,
+    /// The quarter-hours whose minutes have changed since they were rolled up.
+    changed_quarters: BTreeSet<u64>,
+    /// The last minute that was written.
+    last: Option<u64>,
+    /// The clock has jumped in this run, so nothing is deleted.
+    has_jumped: bool,
+    _lock: FileLock,
+}
+
+impl History {
+    /// Opens the history for writing and creates it if it is missing: mode 0600, in a directory of mode 0700. A damaged
+    /// history is renamed and a new one begun; the message says so.
+    ///
+    /// # Errors
+    /// Another collector writes it, it is of a newer version, or the file cannot be written.
+    pub fn open(path: &Path) -> Result<(Self, Option<String>), HistoryError> {
+        let failed = |error: &std::io::Error| HistoryError::io("write", path, error);
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| failed(&error))?;
+        }
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock = lock_file(Path::new(&lock_path)).map_err(|error| {
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<super::LockHeld>()) {
+                Some(held) => HistoryError::Locked { path: path.to_owned(), holder: held.holder.clone() },
+                None => failed(&error),
+            }
+        })?;
+        let (connection, message) = match Self::connect(path) {
+            Err(HistoryError::Damaged { cause, .. }) => {
+                let aside = rename_bad_file(path).map_err(|error| failed(&error))?;
+                for suffix in ["-wal", "-shm"] {
+                    let beside = |path: &Path| {
+                        path.with_file_name(format!(
+                            "{}{suffix}",
+                            path.file_name().unwrap_or_default().to_string_lossy()
+                        ))
+                    };
+                    // They may be missing.
+                    let _ = std::fs::rename(beside(path), beside(&path.with_file_name(&aside)));
+                }
+                let message = format!(
+                    "the history {} is damaged ({cause}): it is kept as {aside}, and a new one begins",
+                    SafeText::new(&path.to_string_lossy())
+                );
+                (Self::connect(path)?, Some(message))
+            }
+            connected => (connected?, None),
+        };
+        let mut history = Self {
+            connection,
+            path: path.to_owned(),
+            hosts: HashMap::new(),
+            gpus: HashMap::new(),
+            changed_quarters: BTreeSet::new(),
+            last: None,
+            has_jumped: false,
+            _lock: lock,
+        };
+        history.resume().map_err(|error| HistoryError::of("write", path, &error))?;
+        Ok((history, message))
+    }
+
+    fn connect(path: &Path) -> Result<Connection, HistoryError> {
+        let failed = |error: rusqlite::Error| HistoryError::of("write", path, &error);
+        // SQLite gives its other files the mode of this one.
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.open(path).map_err(|error| HistoryError::io("write", path, &error))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+        connection.busy_timeout(BUSY_LIMIT).map_err(failed)?;
+        let version = version(&connection).map_err(failed)?;
+        if version > VERSION {
+            return Err(HistoryError::Newer { path: path.to_owned(), version });
+        }
+        let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
+        if mode != "wal" {
+            let cause = "the file system does not support shared memory (WAL)".to_owned();
+            return Err(HistoryError::Failed { operation: "write", path: path.to_owned(), cause });
+        }
+        // With WAL, a killed program loses nothing that was committed; a power cut may lose the last commits.
+        connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = OFF").map_err(failed)?;
+        let check: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+        if check != "ok" {
+            return Err(HistoryError::Damaged { path: path.to_owned(), cause: check });
+        }
+        if version == 0 {
+            let create = format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT");
+            connection.execute_batch(&create).map_err(failed)?;
+        }
+        Ok(connection)
+    }
+
+    /// Ends the jobs and findings that an earlier run left open, and finds the quarter-hours that it did not roll up.
+    fn resume(&mut self) -> rusqlite::Result<()> {
+        let last: Option<u64> =
+            self.connection.query_row("SELECT max(start) FROM host_minute", [], |row| row.get(0))?;
+        self.last = last;
+        let Some(last) = last else { return Ok(()) };
+        self.connection.execute("UPDATE finding SET ended = ?1 WHERE ended IS NULL", [last + MINUTE])?;
+        self.connection.execute("UPDATE job SET ended = last_seen WHERE ended IS NULL", [])?;
+        let rolled: Option<u64> =
+            self.connection.query_row("SELECT max(start) FROM gpu_quarter", [], |row| row.get(0))?;
+        let mut statement =
+            self.connection.prepare("SELECT DISTINCT start / 900 * 900 FROM gpu_minute WHERE start >= ?1")?;
+        let quarters = statement.query_map([rolled.unwrap_or(0)], |row| row.get(0))?;
+        self.changed_quarters = quarters.collect::<rusqlite::Result<_>>()?;
+        Ok(())
+    }
+
+    /// Writes a minute, rolls up the quarter-hours that are over, and deletes what is too old.
+    ///
+    /// # Errors
+    /// Nothing of the minute was written; the same batch can be written later.
+    pub fn write(&mut self, batch: &Batch) -> Result<(), HistoryError> {
+        let (hosts, gpus, quarters) = (self.hosts.clone(), self.gpus.clone(), self.changed_quarters.clone());
+        let begun = self.connection.execute_batch("BEGIN IMMEDIATE");
+        let written =
+            begun.and_then(|()| self.write_batch(batch)).and_then(|()| self.connection.execute_batch("COMMIT"));
+        if written.is_ok() {
+            self.last = Some(self.last.map_or(batch.start, |last| last.max(batch.start)));
+        } else {
+            // SQLite has rolled back already after some errors.
+            let _ = self.connection.execute_batch("ROLLBACK");
+            // New ids are rolled back as well.
+            (self.hosts, self.gpus, self.changed_quarters) = (hosts, gpus, quarters);
+        }
+        written.map_err(|error| HistoryError::of("write", &self.path, &error))
+    }
+
+    fn write_batch(&mut self, batch: &Batch) -> rusqlite::Result<()> {
+        let quarter = batch.start / QUARTER * QUARTER;
+        for (name, row) in &batch.gpus {
+            let gpu = self.gpu_id(name)?;
+            self.add_gpu_minute(batch.start, gpu, row)?;
+        }
+        for (name, row) in &batch.hosts {
+            let host = self.host_id(name)?;
+            self.connection
+                .prepare_cached("INSERT OR IGNORE INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
+                .execute(params![
+                    batch.start,
+                    host,
+                    row.cpu_permille,
+                    row.memory_mib,
+                    row.load_hundredths,
+                    row.disk_kib_per_second,
+                    row.network_kib_per_second,
+                    row.reachable_seconds
+                ])?;
+        }
+        for job in &batch.jobs {
+            self.write_job(quarter, job)?;
+        }
+        for finding in &batch.findings {
+            self.write_finding(finding)?;
+        }
+        self.changed_quarters.insert(quarter);
+        let complete: Vec<u64> = self.changed_quarters.range(..quarter).copied().collect();
+        for quarter in &complete {
+            self.roll_up(*quarter)?;
+            self.changed_quarters.remove(quarter);
+        }
+        let step = self.last.map_or(0, |last| batch.start.saturating_sub(last));
+        self.has_jumped |= step > TRUSTED_STEP;
+        if !complete.is_empty() && !self.has_jumped {
+            self.delete_old(batch.start)?;
+        }
+        Ok(())
+    }
+
+    fn host_id(&mut self, name: &SafeText) -> rusqlite::Result<i64> {
+        if let Some(id) = self.hosts.get(name) {
+            return Ok(*id);
+        }
+        self.connection.execute("INSERT OR IGNORE INTO host (name) VALUES (?1)", [name.as_str()])?;
+        let id = self.connection.query_row("SELECT id FROM host WHERE name = ?1", [name.as_str()], |row| row.get(0))?;
+        self.hosts.insert(name.clone(), id);
+        Ok(id)
+    }
+
+    fn gpu_id(&mut self, name: &GpuName) -> rusqlite::Result<i64> {
+        if let Some(id) = self.gpus.get(name) {
+            return Ok(*id);
+        }
+        let host = self.host_id(&name.host)?;
+        let model = name.model.as_ref().map(SafeText::as_str);
+        // An index may change when a GPU is lost.
+        let id = self.connection.query_row(
+            "INSERT INTO gpu (host, uuid, gpu_index, model, memory_mib) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (host, uuid) DO UPDATE SET gpu_index = excluded.gpu_index,
+               model = coalesce(excluded.model, model), memory_mib = coalesce(excluded.memory_mib, memory_mib)
+             RETURNING id",
+            params![host, name.uuid.as_str(), name.index, model, name.memory_mib],
+            |row| row.get(0),
+        )?;
+        self.gpus.insert(name.clone(), id);
+        Ok(id)
+    }
+
+    /// Adds a minute. A minute that exists is completed, as after a restart within it; if that is impossible, the clock was
+    /// set back, and the row that exists is kept.
+    fn add_gpu_minute(&self, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<()> {
+        let earlier = read_gpu_row(&self.connection, "gpu_minute", start, gpu)?;
+        match earlier {
+            None => put_gpu_row(&self.connection, "gpu_minute", start, gpu, row),
+            Some(earlier) if earlier.states.known() + row.states.known() <= MINUTE => {
+                put_gpu_row(&self.connection, "gpu_minute", start, gpu, &merge_gpu_rows([&earlier, row], MINUTE))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn write_job(&mut self, quarter: u64, job: &JobRow) -> rusqlite::Result<()> {
+        let host = self.host_id(&job.host)?;
+        let id: i64 = self
+            .connection
+            .prepare_cached(
+                "INSERT INTO job (host, key, label, user, command, gpus, start, last_seen, ended, how_ended, memory_max_mib)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                 ON CONFLICT (host, key) DO UPDATE SET gpus = excluded.gpus, last_seen = excluded.last_seen,
+                   command = excluded.command, ended = excluded.ended, how_ended = excluded.how_ended,
+                   memory_max_mib = max(coalesce(excluded.memory_max_mib, 0), coalesce(memory_max_mib, 0))
+                 RETURNING id",
+            )?
+            .query_row(
+                params![
+                    host,
+                    job.key.as_str(),
+                    job.label.as_str(),
+                    job.user.as_str(),
+                    job.command.as_str(),
+                    job.gpus,
+                    job.start,
+                    job.last_seen,
+                    job.ended,
+                    job.how_ended,
+                    job.memory_max_mib
+                ],
+                |row| row.get(0),
+            )?;
+        if job.held_seconds == 0 {
+            return Ok(());
+        }
+        self.connection
+            .prepare_cached(
+                "INSERT INTO job_quarter VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (start, job) DO UPDATE SET held_seconds = held_seconds + excluded.held_seconds,
+                   used_seconds = used_seconds + excluded.used_seconds,
+                   energy_joules = energy_joules + excluded.energy_joules",
+            )?
+            .execute(params![quarter, id, job.held_seconds, job.used_seconds, job.energy_joules])?;
+        Ok(())
+    }
+
+    fn write_finding(&self, finding: &FindingRow) -> rusqlite::Result<()> {
+        let FindingRow { fingerprint, at, .. } = finding;
+        let open: Option<i64> = self
+            .connection
+            .query_row(
+                "SELECT id FROM finding WHERE fingerprint = ?1 AND (ended IS NULL OR ended >= ?2)
+                 ORDER BY first_seen DESC LIMIT 1",
+                params![fingerprint.as_str(), at.saturating_sub(FINDING_PAUSE)],
+                |row| row.get(0),
+            )
+            .optional()?;
+        let ended = finding.has_ended.then_some(*at);
+        match open {
+            Some(id) => self.connection.execute(
+                "UPDATE finding SET ended = ?2, severity = ?3, evidence = ?4, notified = notified OR ?5 WHERE id = ?1",
+                params![id, ended, finding.severity, finding.evidence.as_str(), finding.notified],
+            )?,
+            None if finding.has_ended => 0,
+            None => self.connection.execute(
+                "INSERT INTO finding (fingerprint, rule, host, severity, user, first_seen, evidence, notified)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![
+                    fingerprint.as_str(),
+                    finding.rule,
+                    finding.host.as_str(),
+                    finding.severity,
+                    finding.user.as_ref().map(SafeText::as_str),
+                    at,
+                    finding.evidence.as_str(),
+                    finding.notified
+                ],
+            )?,
+        };
+        Ok(())
+    }
+
+    /// Computes a quarter-hour from its minutes, and its day from quarter-hours. A quarter-hour whose minutes were deleted
+    /// keeps its row.
+    fn roll_up(&self, quarter: u64) -> rusqlite::Result<()> {
+        for (gpu, minutes) in gpu_rows(&self.connection, "gpu_minute", quarter, quarter + QUARTER)? {
+            let mut row = merge_gpu_rows(&minutes, QUARTER);
+            if let Some(earlier) = read_gpu_row(&self.connection, "gpu_quarter", quarter, gpu)?
+                && earlier.states.known() > row.states.known()
+            {
+                let sum = earlier.states.known() + row.states.known();
+                row = if sum <= QUARTER { merge_gpu_rows([&earlier, &row], QUARTER) } else { earlier };
+            }
+            put_gpu_row(&self.connection, "gpu_quarter", quarter, gpu, &row)?;
+        }
+        self.connection.execute(
+            "INSERT OR REPLACE INTO host_quarter SELECT ?1, host, avg(cpu_permille), avg(memory_mib), avg(load_hundredths),
+               avg(disk_kib_per_second), avg(network_kib_per_second), count(*) * 60, sum(reachable_seconds)
+             FROM host_minute WHERE start >= ?1 AND start < ?2 GROUP BY host",
+            [quarter, quarter + QUARTER],
+        )?;
+        let day = quarter / DAY * DAY;
+        for (gpu, quarters) in gpu_rows(&self.connection, "gpu_quarter", day, day + DAY)? {
+            put_gpu_row(&self.connection, "gpu_day", day, gpu, &merge_gpu_rows(&quarters, DAY))?;
+        }
+        Ok(())
+    }
+
+    fn delete_old(&self, now: u64) -> rusqlite::Result<()> {
+        let minutes = now.saturating_sub(MINUTES_KEPT);
+        let rest = now.saturating_sub(REST_KEPT);
+        for table in ["gpu_minute", "host_minute"] {
+            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [minutes])?;
+        }
+        for table in ["gpu_quarter", "host_quarter", "job_quarter", "gpu_day"] {
+            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [rest])?;
+        }
+        self.connection.execute("DELETE FROM job WHERE ended < ?1", [rest])?;
+        self.connection.execute("DELETE FROM finding WHERE ended < ?1", [rest])?;
+        Ok(())
+    }
+
+    /// Rolls up what is left, so that a reader sees the same figures whichever table it uses. For imports.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(&mut self) -> Result<(), HistoryError> {
+        let roll_up = |history: &Self| {
+            let transaction = history.connection.unchecked_transaction()?;
+            for quarter in &history.changed_quarters {
+                history.roll_up(*quarter)?;
+            }
+            transaction.commit()
+        };
+        roll_up(self).map_err(|error| HistoryError::of("write", &self.path, &error))
+    }
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0))
+}
+
+/// The columns of a GPU row after `start` and `gpu`.
+const GPU_COLUMNS: &str =
+    "samples, utilization_permille, utilization_max_percent, memory_mib, memory_max_mib, energy_joules,
+  temperature_max_celsius, sm_activity_permille, busy_seconds, idle_held_seconds, free_seconds, faulty_seconds,
+  unknown_seconds, throttled_seconds";
+
+/// Reads the columns of [`GPU_COLUMNS`] from this one on.
+fn gpu_row(row: &Row<'_>, first: usize) -> rusqlite::Result<GpuRow> {
+    let column = |index: usize| first + index;
+    Ok(GpuRow {
+        samples: row.get(column(0))?,
+        utilization_permille: row.get(column(1))?,
+        utilization_max_percent: row.get(column(2))?,
+        memory_mib: row.get(column(3))?,
+        memory_max_mib: row.get(column(4))?,
+        energy_joules: row.get(column(5))?,
+        temperature_max_celsius: row.get(column(6))?,
+        sm_activity_permille: row.get(column(7))?,
+        states: StateSeconds {
+            busy: row.get(column(8))?,
+            idle_held: row.get(column(9))?,
+            free: row.get(column(10))?,
+            faulty: row.get(column(11))?,
+            unknown: row.get(column(12))?,
+        },
+        throttled_seconds: row.get(column(13))?,
+    })
+}
+
+fn read_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64) -> rusqlite::Result<Option<GpuRow>> {
+    connection
+        .prepare_cached(&format!("SELECT {GPU_COLUMNS} FROM {table} WHERE start = ?1 AND gpu = ?2"))?
+        .query_row(params![start, gpu], |row| gpu_row(row, 0))
+        .optional()
+}
+
+fn put_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<()> {
+    let states = row.states;
+    let insert = format!(
+        "INSERT OR REPLACE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"
+    );
+    connection.prepare_cached(&insert)?.execute(params![
+        start,
+        gpu,
+        row.samples,
+        row.utilization_permille,
+        row.utilization_max_percent,
+        row.memory_mib,
+        row.memory_max_mib,
+        row.energy_joules,
+        row.temperature_max_celsius,
+        row.sm_activity_permille,
+        states.busy,
+        states.idle_held,
+        states.free,
+        states.faulty,
+        states.unknown,
+        row.throttled_seconds
+    ])?;
+    Ok(())
+}
+
+/// Returns the rows of each GPU in `from..until`.
+fn gpu_rows(connection: &Connection, table: &str, from: u64, until: u64) -> rusqlite::Result<Vec<(i64, Vec<GpuRow>)>> {
+    let mut by_gpu: HashMap<i64, Vec<GpuRow>> = HashMap::new();
+    let mut statement = connection
+        .prepare_cached(&format!("SELECT gpu, {GPU_COLUMNS} FROM {table} WHERE start >= ?1 AND start < ?2"))?;
+    let mut rows = statement.query([from, until])?;
+    while let Some(row) = rows.next()? {
+        by_gpu.entry(row.get(0)?).or_default().push(gpu_row(row, 1)?);
+    }
+    Ok(by_gpu.into_iter().collect())
+}
+
+/// The sums of a GPU over a period, for a report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuTotal {
+    /// The GPU.
+    pub gpu: GpuName,
+    /// The sums and means.
+    pub row: GpuRow,
+}
+
+/// The use of GPUs by a job over a period.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobTotal {
+    /// The host.
+    pub host: SafeText,
+    /// The form for people: `slurm:3385`.
+    pub label: SafeText,
+    /// The user.
+    pub user: SafeText,
+    /// The command.
+    pub command: SafeText,
+    /// The indexes of its GPUs.
+    pub gpus: String,
+    /// When it started.
+    pub start: u64,
+    /// When it ended; `None` while it runs.
+    pub ended: Option<u64>,
+    /// How it ended, if that is known.
+    pub how_ended: Option<SafeText>,
+    /// The highest memory on all of its GPUs in MiB.
+    pub memory_max_mib: Option<u64>,
+    /// GPU seconds held in the period, by the model of the host's first GPU, which decides the price.
+    pub held_seconds: u64,
+    /// GPU seconds used in the period.
+    pub used_seconds: u64,
+    /// Energy in joules in the period.
+    pub energy_joules: u64,
+    /// The model of the host's GPUs.
+    pub model: Option<SafeText>,
+}
+
+/// A finding of the period.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FindingTotal {
+    /// The rule.
+    pub rule: SafeText,
+    /// The host.
+    pub host: SafeText,
+    /// The severity.
+    pub severity: SafeText,
+    /// The owner of the processes.
+    pub user: Option<SafeText>,
+    /// When it fired.
+    pub first_seen: u64,
+    /// When it cleared; `None` while it fires.
+    pub ended: Option<u64>,
+    /// The sentence with its figures.
+    pub evidence: SafeText,
+    /// Whether the user was notified.
+    pub notified: bool,
+}
+
+/// For how long a host was watched and reachable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostTotal {
+    /// The host.
+    pub host: SafeText,
+    /// Seconds in which the collector watched the host.
+    pub watched_seconds: u64,
+    /// Seconds in which it sent readings.
+    pub reachable_seconds: u64,
+}
+
+/// The history, open for reading while a collector may write it.
+pub struct HistoryReader {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl HistoryReader {
+    /// Opens the history.
+    ///
+    /// # Errors
+    /// There is no history, it is of a newer version, or it cannot be read.
+    pub fn open(path: &Path) -> Result<Self, HistoryError> {
+        if !path.exists() {
+            return Err(HistoryError::Missing { path: path.to_owned() });
+        }
+        let failed = |error: rusqlite::Error| HistoryError::of("read", path, &error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+        connection.busy_timeout(BUSY_LIMIT).map_err(failed)?;
+        match version(&connection).map_err(failed)? {
+            0 => Err(HistoryError::Missing { path: path.to_owned() }),
+            version if version > VERSION => Err(HistoryError::Newer { path: path.to_owned(), version }),
+            _ => Ok(Self { connection, path: path.to_owned() }),
+        }
+    }
+
+    fn check<T>(&self, result: rusqlite::Result<T>) -> Result<T, HistoryError> {
+        result.map_err(|error| HistoryError::of("read", &self.path, &error))
+    }
+
+    /// The last complete minute; `None` in an empty history.
+    pub fn last_minute(&self) -> Result<Option<u64>, HistoryError> {
+        self.check(self.connection.query_row("SELECT max(start) FROM host_minute", [], |row| row.get(0)))
+    }
+
+    /// The rows of every GPU, grouped by periods of `bucket` seconds that begin at `from`. `offset_seconds` moves the
+    /// periods, for days in local time. Both ends are multiples of a quarter-hour; quarter-hours that are not rolled up
+    /// yet are read from minutes, and long spans without groups from days.
+    pub fn gpu_totals(
+        &self,
+        from: u64,
+        until: u64,
+        bucket: Option<(u64, i64)>,
+    ) -> Result<Vec<(u64, GpuTotal)>, HistoryError> {
+        self.check(self.read_gpu_totals(from, until, bucket))
+    }
+
+    fn read_gpu_totals(
+        &self,
+        from: u64,
+        until: u64,
+        bucket: Option<(u64, i64)>,
+    ) -> rusqlite::Result<Vec<(u64, GpuTotal)>> {
+        let rolled: Option<u64> =
+            self.connection.query_row("SELECT max(start) FROM gpu_quarter", [], |row| row.get(0))?;
+        let rolled = rolled.map_or(from, |start| start + QUARTER).clamp(from, until);
+        let (first_day, last_day) = (from.div_ceil(DAY) * DAY, rolled / DAY * DAY);
+        // Days of UTC fit only groups of such days.
+        let days_fit = bucket.is_none_or(|(seconds, offset)| seconds % DAY == 0 && offset.rem_euclid(DAY as i64) == 0);
+        let parts = if days_fit && last_day > first_day {
+            vec![
+                ("gpu_quarter", from, first_day),
+                ("gpu_day", first_day, last_day),
+                ("gpu_quarter", last_day, rolled),
+                ("gpu_minute", rolled, until),
+            ]
+        } else {
+            vec![("gpu_quarter", from, rolled), ("gpu_minute", rolled, until)]
+        };
+        // Means are weighted by the known seconds.
+        let known = "(busy_seconds + idle_held_seconds + free_seconds + faulty_seconds)";
+        let group = match bucket {
+            Some((seconds, offset)) => format!("(start + {offset}) / {seconds} * {seconds} - {offset}"),
+            None => from.to_string(),
+        };
+        let mut sums: HashMap<(u64, i64), Vec<GpuRow>> = HashMap::new();
+        for (table, from, until) in parts.into_iter().filter(|(_, from, until)| from < until) {
+            let query = format!(
+                "SELECT {group} AS bucket, gpu, sum(samples),
+                   CAST(round(sum(utilization_permille * {known}) * 1.0
+                     / nullif(sum(iif(utilization_permille IS NULL, 0, {known})), 0)) AS INTEGER),
+                   max(utilization_max_percent),
+                   CAST(round(sum(memory_mib * {known}) * 1.0
+                     / nullif(sum(iif(memory_mib IS NULL, 0, {known})), 0)) AS INTEGER),
+                   max(memory_max_mib), sum(energy_joules), max(temperature_max_celsius),
+                   CAST(round(sum(sm_activity_permille * {known}) * 1.0
+                     / nullif(sum(iif(sm_activity_permille IS NULL, 0, {known})), 0)) AS INTEGER),
+                   sum(busy_seconds), sum(idle_held_seconds), sum(free_seconds), sum(faulty_seconds),
+                   sum(unknown_seconds), sum(throttled_seconds)
+                 FROM {table} WHERE start >= ?1 AND start < ?2 GROUP BY bucket, gpu"
+            );
+            let mut statement = self.connection.prepare(&query)?;
+            let mut rows = statement.query([from, until])?;
+            while let Some(row) = rows.next()? {
+                sums.entry((row.get(0)?, row.get(1)?)).or_default().push(gpu_row(row, 2)?);
+            }
+        }
+        let names = self.gpu_names()?;
+        let period = bucket.map_or(until - from, |(seconds, _)| seconds);
+        let mut totals: Vec<(u64, GpuTotal)> = sums
+            .into_iter()
+            .filter_map(|((start, gpu), rows)| {
+                // The first and the last group may be cut.
+                let length = (start + period).min(until).saturating_sub(start.max(from));
+                Some((start, GpuTotal { gpu: names.get(&gpu)?.clone(), row: merge_gpu_rows(&rows, length) }))
+            })
+            .collect();
+        totals.sort_by(|(a, x), (b, y)| (a, &x.gpu.host, x.gpu.index).cmp(&(b, &y.gpu.host, y.gpu.index)));
+        Ok(totals)
+    }
+
+    fn gpu_names(&self) -> rusqlite::Result<HashMap<i64, GpuName>> {
+        let mut statement = self.connection.prepare(
+            "SELECT gpu.id, host.name, uuid, gpu_index, model, memory_mib FROM gpu JOIN host ON host.id = gpu.host",
+        )?;
+        let rows = statement.query_map([], |row| {
+            let name = GpuName {
+                host: text(row, 1)?,
+                uuid: text(row, 2)?,
+                index: row.get(3)?,
+                model: optional_text(row, 4)?,
+                memory_mib: row.get(5)?,
+            };
+            Ok((row.get(0)?, name))
+        })?;
+        rows.collect()
+    }
+
+    /// The use of GPUs by each job in quarter-hours of `from..until`, most held first.
+    pub fn job_totals(&self, from: u64, until: u64) -> Result<Vec<JobTotal>, HistoryError> {
+        let query = "SELECT host.name, label, user, command, gpus, job.start, ended, how_ended, memory_max_mib,
+               sum(held_seconds), sum(used_seconds), sum(energy_joules),
+               (SELECT model FROM gpu WHERE gpu.host = job.host AND model IS NOT NULL ORDER BY gpu_index LIMIT 1)
+             FROM job_quarter JOIN job ON job.id = job_quarter.job JOIN host ON host.id = job.host
+             WHERE job_quarter.start >= ?1 AND job_quarter.start < ?2
+             GROUP BY job.id ORDER BY sum(held_seconds) DESC, job.id";
+        self.rows(query, &[from.into_value(), until.into_value()], |row| {
+            Ok(JobTotal {
+                host: text(row, 0)?,
+                label: text(row, 1)?,
+                user: text(row, 2)?,
+                command: text(row, 3)?,
+                gpus: row.get(4)?,
+                start: row.get(5)?,
+                ended: row.get(6)?,
+                how_ended: optional_text(row, 7)?,
+                memory_max_mib: row.get(8)?,
+                held_seconds: row.get(9)?,
+                used_seconds: row.get(10)?,
+                energy_joules: row.get(11)?,
+                model: optional_text(row, 12)?,
+            })
+        })
+    }
+
+    /// The findings that fired in `from..until`, the newest first.
+    pub fn findings(&self, from: u64, until: u64) -> Result<Vec<FindingTotal>, HistoryError> {
+        let query = "SELECT rule, host, severity, user, first_seen, ended, evidence, notified FROM finding
+             WHERE first_seen < ?2 AND (ended IS NULL OR ended >= ?1) ORDER BY first_seen DESC, id DESC";
+        self.rows(query, &[from.into_value(), until.into_value()], |row| {
+            Ok(FindingTotal {
+                rule: text(row, 0)?,
+                host: text(row, 1)?,
+                severity: text(row, 2)?,
+                user: optional_text(row, 3)?,
+                first_seen: row.get(4)?,
+                ended: row.get(5)?,
+                evidence: text(row, 6)?,
+                notified: row.get(7)?,
+            })
+        })
+    }
+
+    /// For how long each host was watched and reachable in `from..until`.
+    pub fn host_totals(&self, from: u64, until: u64) -> Result<Vec<HostTotal>, HistoryError> {
+        let query = "SELECT host.name, sum(watched), sum(reachable) FROM (
+               SELECT host, sum(watched_seconds) AS watched, sum(reachable_seconds) AS reachable FROM host_quarter
+                 WHERE start >= ?1 AND start < ?2 GROUP BY host
+               UNION ALL
+               SELECT host, count(*) * 60, sum(reachable_seconds) FROM host_minute
+                 WHERE start >= max(?1, coalesce((SELECT max(start) + 900 FROM host_quarter), 0)) AND start < ?2
+                 GROUP BY host)
+             AS part JOIN host ON host.id = part.host GROUP BY part.host ORDER BY host.name";
+        self.rows(query, &[from.into_value(), until.into_value()], |row| {
+            Ok(HostTotal { host: text(row, 0)?, watched_seconds: row.get(1)?, reachable_seconds: row.get(2)? })
+        })
+    }
+
+    fn rows<T>(
+        &self,
+        query: &str,
+        parameters: &[Value],
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, HistoryError> {
+        let all = || {
+            let mut statement = self.connection.prepare(query)?;
+            let rows = statement.query_map(params_from_iter(parameters), read)?;
+            rows.collect::<rusqlite::Result<Vec<T>>>()
+        };
+        self.check(all())
+    }
+}
+
+/// A time as a parameter of a query.
+trait IntoValue {
+    fn into_value(self) -> Value;
+}
+
+impl IntoValue for u64 {
+    fn into_value(self) -> Value {
+        Value::Integer(i64::try_from(self).unwrap_or(i64::MAX))
+    }
+}
+
+/// Reads a text, which other programs may have changed.
+fn text(row: &Row<'_>, index: usize) -> rusqlite::Result<SafeText> {
+    Ok(SafeText::new(&row.get::<_, String>(index)?))
+}
+
+fn optional_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<SafeText>> {
+    Ok(row.get::<_, Option<String>>(index)?.map(|text| SafeText::new(&text)))
+}
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

@@ -1,0 +1,280 @@
+//! Tests of the history: rollups, retention, restarts, and every message about a file that cannot be used.
+
+use super::*;
+use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
+use std::os::unix::fs::PermissionsExt as _;
+
+/// A start of a day.
+const T: u64 = 1_800_057_600;
+
+fn name(index: u32) -> GpuName {
+    GpuName {
+        host: "gpu1".into(),
+        uuid: SafeText::new(&format!("GPU-{index}")),
+        index,
+        model: Some("NVIDIA H100".into()),
+        memory_mib: Some(81_559),
+    }
+}
+
+fn row(state: HistoryState, seconds: f64) -> GpuRow {
+    let sample = GpuSample {
+        state,
+        utilization_percent: Some(80.0),
+        memory_bytes: Some(40 << 30),
+        power_watts: Some(500.0),
+        temperature_celsius: Some(64),
+        sm_activity_percent: None,
+        is_throttled: false,
+    };
+    let mut minute = GpuAccumulator::default();
+    minute.add(&sample, seconds);
+    minute.row(MINUTE)
+}
+
+fn batch(start: u64, seconds: f64) -> Batch {
+    let host = HostRow { reachable_seconds: seconds as u64, ..HostRow::default() };
+    Batch {
+        start,
+        gpus: vec![(name(0), row(HistoryState::Busy, seconds)), (name(1), row(HistoryState::IdleHeld, seconds))],
+        hosts: vec![("gpu1".into(), host)],
+        ..Batch::default()
+    }
+}
+
+fn job(held: u64, ended: Option<u64>) -> JobRow {
+    JobRow {
+        host: "gpu1".into(),
+        key: "slurm:7".into(),
+        label: "slurm:7".into(),
+        user: "ann".into(),
+        command: "python train.py".into(),
+        gpus: "0".to_owned(),
+        start: T,
+        last_seen: T + 60,
+        ended,
+        how_ended: None,
+        memory_max_mib: Some(40_960),
+        held_seconds: held,
+        used_seconds: held / 2,
+        energy_joules: 100,
+    }
+}
+
+fn finding(at: u64, has_ended: bool) -> FindingRow {
+    FindingRow {
+        fingerprint: "idle-hog/gpu1/7".into(),
+        rule: "idle-hog",
+        host: "gpu1".into(),
+        severity: "warn",
+        user: Some("ann".into()),
+        at,
+        has_ended,
+        evidence: "holds 40 GiB and computes nothing".into(),
+        notified: !has_ended,
+    }
+}
+
+fn path() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state/history.db");
+    (folder, path)
+}
+
+fn open(path: &Path) -> History {
+    let (history, message) = History::open(path).expect("opens");
+    assert_eq!(message, None);
+    history
+}
+
+fn count(history: &History, table: &str) -> u64 {
+    history.connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).expect("counts")
+}
+
+#[test]
+fn minutes_quarters_and_days_give_the_same_sums() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    for minute in 0..40 {
+        history.write(&batch(T + minute * 60, 60.0)).expect("writes");
+    }
+    assert_eq!((count(&history, "gpu_minute"), count(&history, "gpu_quarter"), count(&history, "gpu_day")), (80, 4, 2));
+    let reader = HistoryReader::open(&path).expect("opens");
+    let totals = reader.gpu_totals(T, T + 3600, None).expect("reads");
+    let (_, first) = &totals[0];
+    assert_eq!((totals.len(), &first.gpu), (2, &name(0)));
+    assert_eq!(first.row.states, StateSeconds { busy: 2400, unknown: 1200, ..StateSeconds::default() });
+    assert_eq!((first.row.utilization_permille, first.row.energy_joules), (Some(800), Some(1_200_000)));
+    let quarters = reader.gpu_totals(T, T + 3600, Some((QUARTER, 0))).expect("reads");
+    let starts: Vec<u64> = quarters.iter().map(|(start, _)| start - T).collect();
+    assert_eq!(starts, [0, 0, 900, 900, 1800, 1800]);
+    assert_eq!(quarters[4].1.row.states, StateSeconds { busy: 600, unknown: 300, ..StateSeconds::default() });
+    // A whole day of quarter-hours is read from `gpu_day`.
+    history.write(&batch(T + DAY, 60.0)).expect("writes");
+    let totals = reader.gpu_totals(T, T + 2 * DAY, None).expect("reads");
+    assert_eq!(totals[0].1.row.states.busy, 2460);
+}
+
+#[test]
+fn a_restart_completes_the_minute_and_a_clock_that_goes_back_overwrites_nothing() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    history.write(&batch(T, 20.0)).expect("writes");
+    drop(history);
+    let mut history = open(&path);
+    history.write(&batch(T, 30.0)).expect("writes");
+    history.write(&batch(T, 60.0)).expect("writes");
+    let reader = HistoryReader::open(&path).expect("opens");
+    let totals = reader.gpu_totals(T, T + QUARTER, None).expect("reads");
+    assert_eq!(totals[0].1.row.states.busy, 50);
+}
+
+#[test]
+fn jobs_and_findings_continue_after_a_restart() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    history
+        .write(&Batch { jobs: vec![job(60, None)], findings: vec![finding(T, false)], ..batch(T, 60.0) })
+        .expect("writes");
+    drop(history);
+    let mut history = open(&path);
+    let reader = HistoryReader::open(&path).expect("opens");
+    let findings = || reader.findings(T, T + DAY).expect("reads");
+    assert_eq!(findings()[0].ended, Some(T + 60), "the run has ended");
+    let later = T + 1000;
+    history
+        .write(&Batch {
+            jobs: vec![job(30, Some(later))],
+            findings: vec![finding(later, false)],
+            ..batch(T + 960, 60.0)
+        })
+        .expect("writes");
+    assert_eq!((findings().len(), findings()[0].ended, findings()[0].notified), (1, None, true));
+    history.write(&Batch { findings: vec![finding(later + 5, true)], ..batch(T + 1020, 60.0) }).expect("writes");
+    assert_eq!((findings()[0].ended, findings()[0].first_seen), (Some(later + 5), T));
+    let jobs = reader.job_totals(T, T + DAY).expect("reads");
+    assert_eq!((jobs.len(), jobs[0].held_seconds, jobs[0].used_seconds, jobs[0].ended), (1, 90, 45, Some(later)));
+    assert_eq!(jobs[0].model.as_deref(), Some("NVIDIA H100"));
+    let only_later = reader.job_totals(T + QUARTER, T + DAY).expect("reads");
+    assert_eq!(only_later[0].held_seconds, 30);
+}
+
+#[test]
+fn minutes_are_kept_for_14_days_and_nothing_is_deleted_after_a_jump_of_the_clock() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    for day in 0..16 {
+        history.write(&batch(T + day * DAY, 60.0)).expect("writes");
+    }
+    assert_eq!((count(&history, "gpu_minute"), count(&history, "gpu_quarter")), (30, 30), "the last is not rolled up");
+    let far = T + 30 * 365 * DAY;
+    history.write(&batch(far, 60.0)).expect("writes");
+    history.write(&batch(far + QUARTER, 60.0)).expect("writes");
+    assert_eq!((count(&history, "gpu_minute"), count(&history, "gpu_quarter")), (34, 34));
+}
+
+#[test]
+fn the_file_is_private_and_locked() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    history.write(&batch(T, 60.0)).expect("writes");
+    for name in ["history.db", "history.db-wal", "history.db-shm", "history.db.lock"] {
+        let mode = std::fs::metadata(path.with_file_name(name)).expect(name).permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let error = History::open(&path).err().expect("is locked");
+    assert!(matches!(error, HistoryError::Locked { .. }), "{error}");
+    let path = PathBuf::from("/s/history.db");
+    let text = |holder| HistoryError::Locked { path: path.clone(), holder }.to_string();
+    assert_eq!(
+        text(Some((71, "gpufleet".into()))),
+        "cannot write the history /s/history.db: gpufleet (pid 71) writes it; stop that collector, or choose another file \
+         with --store"
+    );
+    assert_eq!(
+        text(None),
+        "cannot write the history /s/history.db: another process writes it; stop that collector, or choose another file \
+         with --store"
+    );
+}
+
+#[test]
+fn a_damaged_history_is_kept_and_a_new_one_begins() {
+    let (_folder, path) = path();
+    drop(open(&path));
+    std::fs::write(&path, "not a database at all, but long enough to be read as the first page of one".repeat(40))
+        .expect("writes");
+    let error = HistoryReader::open(&path).err().expect("is damaged").to_string();
+    assert_eq!(error, format!("the history {} is damaged: file is not a database", path.display()));
+    let (mut history, message) = History::open(&path).expect("opens");
+    assert_eq!(
+        message.as_deref(),
+        Some(&*format!(
+            "the history {} is damaged (file is not a database): it is kept as history.db.bad-1, and a new one begins",
+            path.display()
+        ))
+    );
+    history.write(&batch(T, 60.0)).expect("writes");
+    assert!(path.with_file_name("history.db.bad-1").exists());
+}
+
+#[test]
+fn a_newer_history_is_refused_and_unchanged() {
+    let (_folder, path) = path();
+    let history = open(&path);
+    history.connection.execute_batch("PRAGMA user_version = 9").expect("writes");
+    drop(history);
+    let before = std::fs::read(&path).expect("reads");
+    let expected = format!(
+        "cannot use the history {}: a newer gpufleet has written it (version 9, this one knows 1); update gpufleet, or \
+         choose another file with --store",
+        path.display()
+    );
+    assert_eq!(History::open(&path).err().expect("refused").to_string(), expected);
+    assert_eq!(HistoryReader::open(&path).err().expect("refused").to_string(), expected);
+    assert_eq!(std::fs::read(&path).expect("reads"), before);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_that_was_written() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    history.write(&batch(T, 60.0)).expect("writes");
+    let pages: u64 = history.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).expect("reads");
+    let limit = |history: &History, pages: u64| {
+        let query = format!("PRAGMA max_page_count = {pages}");
+        history.connection.query_row(&query, [], |_| Ok(())).expect("sets");
+    };
+    limit(&history, pages);
+    let large = Batch {
+        gpus: (0..2000).map(|index| (name(index), row(HistoryState::Free, 60.0))).collect(),
+        ..batch(T + 60, 60.0)
+    };
+    let error = history.write(&large).expect_err("is full").to_string();
+    assert_eq!(error, format!("cannot write the history {}: the disk is full; free some space", path.display()));
+    assert_eq!(count(&history, "gpu_minute"), 2);
+    limit(&history, 100_000);
+    history.write(&large).expect("writes the same batch later");
+    assert_eq!(count(&history, "gpu_minute"), 2002);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("state"), "").expect("writes");
+    let path = folder.path().join("state/history.db");
+    let error = History::open(&path).err().expect("fails").to_string();
+    let expected = |cause: &str| {
+        format!(
+            "cannot write the history {}: {cause}; check the owner and mode of the directory, or choose another file with \
+             --store",
+            path.display()
+        )
+    };
+    assert!(error == expected("File exists") || error == expected("Not a directory"), "{error}");
+    let path = folder.path().join("none.db");
+    assert_eq!(
+        HistoryReader::open(&path).err().expect("is missing").to_string(),
+        format!("there is no history {}: `gpufleet collect` writes it; name another file with --store", path.display())
+    );
+}
