@@ -56,6 +56,8 @@ pub enum Command {
     Record(RecordArgs),
     /// Watch all hosts without a screen, as a service, and notify of findings; see docs/collector.md.
     Collect(CollectArgs),
+    /// Print who used the GPUs, from the history of the collector; does not connect; see docs/collector.md.
+    Report(ReportArgs),
     /// Check the connection to each host step by step and suggest how to repair it.
     Doctor(HostsArgs),
     /// Remove the probes that gpufleet installed on the hosts.
@@ -229,6 +231,53 @@ pub struct CollectArgs {
     pub import: Option<PathBuf>,
 }
 
+/// Options of `report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The start: a time ago (90m, 24h, 7d, 4w), a date, or a time as 2026-11-17T08:00:00Z.
+    #[arg(long, value_name = "TIME", default_value = "7d")]
+    pub since: String,
+    /// The end, in the same forms [default: now].
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// What a row is about.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "user")]
+    pub by: ReportBy,
+    /// Print the rows as CSV.
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    pub csv: bool,
+    /// Print one line of JSON.
+    #[arg(long, conflicts_with = "html")]
+    pub json: bool,
+    /// Write a self-contained HTML page.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// The price of a GPU-hour of models whose name contains MODEL, for example H100=2.5; may be repeated.
+    #[arg(long, value_name = "MODEL=PRICE", value_parser = gpu_hour_price)]
+    pub gpu_hour: Vec<(String, f64)>,
+    /// The price of a kilowatt-hour.
+    #[arg(long, value_name = "PRICE", value_parser = price)]
+    pub kwh: Option<f64>,
+    /// The file of the history [default: history.db in the state directory].
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
+}
+
+/// What a row of the report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportBy {
+    /// A user.
+    User,
+    /// A host.
+    Host,
+    /// A GPU.
+    Gpu,
+    /// A job on one host.
+    Job,
+    /// A day in local time; in UTC if the period is longer than 92 days.
+    Day,
+}
+
 /// Arguments of a command that runs once on each host.
 #[derive(Debug, Args)]
 pub struct HostsArgs {
@@ -378,7 +427,8 @@ pub struct GlobalArgs {
 }
 
 /// The subcommands that do not take some of the global options, with the options that they take.
-const TAKES_ONLY: [(&str, &[&str]); 6] = [
+const TAKES_ONLY: [(&str, &[&str]); 7] = [
+    ("report", &[]),
     ("completions", &[]),
     ("explain", &[]),
     ("man", &[]),
@@ -433,7 +483,12 @@ impl Command {
             Self::Record(record) => &record.targets,
             Self::Collect(collect) => &collect.targets,
             Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
-            Self::Init(_) | Self::Explain(_) | Self::Completions(_) | Self::Man(_) | Self::Schema(_) => &[],
+            Self::Report(_)
+            | Self::Init(_)
+            | Self::Explain(_)
+            | Self::Completions(_)
+            | Self::Man(_)
+            | Self::Schema(_) => &[],
         }
     }
 
@@ -445,6 +500,7 @@ impl Command {
             Self::Why(_) => "why",
             Self::Record(_) => "record",
             Self::Collect(_) => "collect",
+            Self::Report(_) => "report",
             Self::Doctor(_) => "doctor",
             Self::Clean(_) => "clean",
             Self::Init(_) => "init",
@@ -535,7 +591,11 @@ impl Cli {
                     None => Ok(()),
                 }
             }
-            Command::Explain(_) | Command::Completions(_) | Command::Man(_) | Command::Schema(_)
+            Command::Report(_)
+            | Command::Explain(_)
+            | Command::Completions(_)
+            | Command::Man(_)
+            | Command::Schema(_)
                 if global.demo || global.interval.is_some() || first(&connection_options).is_some() =>
             {
                 error(
@@ -586,6 +646,17 @@ fn size(text: &str) -> Result<u64, String> {
         Ok(number) if number > 0.0 && number <= 1_000_000.0 => Ok((number * (1_u64 << shift) as f64) as u64),
         _ => Err("write a size, for example 40G".to_owned()),
     }
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let price = text.parse::<f64>().ok().filter(|price| (0.0..=1_000_000.0).contains(price));
+    price.ok_or_else(|| "write a price, for example 2.5".to_owned())
+}
+
+fn gpu_hour_price(text: &str) -> Result<(String, f64), String> {
+    let parts = text.rsplit_once('=').filter(|(model, _)| !model.is_empty());
+    let (model, text) = parts.ok_or_else(|| "write a model and a price, for example H100=2.5".to_owned())?;
+    Ok((model.to_owned(), price(text)?))
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
@@ -684,6 +755,8 @@ mod tests {
             "collect",
             "collect --print-unit hosts.toml",
             "--demo collect",
+            "report",
+            "report --since 4w --until 2026-11-20 --by host --csv --gpu-hour H100=2.5 --kwh 0.3",
             "explain",
             "explain stuck-spin",
             "--version",
@@ -777,6 +850,7 @@ mod tests {
                 "why",
                 "record",
                 "collect",
+                "report",
                 "doctor",
                 "clean",
                 "init",

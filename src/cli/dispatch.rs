@@ -4,8 +4,8 @@ use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, 
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{
-    CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, schema,
-    status, tui, why,
+    CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, report,
+    schema, status, tui, why,
 };
 use crate::cli::arguments::{Cli, CollectArgs, Command, FindingsArgs};
 use crate::ssh::Interaction;
@@ -38,6 +38,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Completions(arguments)) => completions::run(arguments),
         Some(Command::Man(arguments)) => man::run(arguments),
+        Some(Command::Report(arguments)) => report::run(arguments),
         Some(Command::Schema(arguments)) => schema::run(arguments),
         Some(Command::Collect(arguments)) if arguments.print_unit => collect::print_unit(arguments),
         Some(Command::Collect(CollectArgs { import: Some(recording), store, .. })) => {
@@ -71,6 +72,7 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Collect(arguments) => collect::run(setup, &cli.global, arguments).await,
             Command::Record(arguments) => record::run(setup, arguments).await,
             Command::Doctor(_)
+            | Command::Report(_)
             | Command::Init(_)
             | Command::Explain(_)
             | Command::Completions(_)

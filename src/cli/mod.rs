@@ -18,6 +18,7 @@ pub mod init;
 pub mod man;
 pub mod record;
 pub mod replay;
+pub mod report;
 pub mod schema;
 pub mod status;
 pub mod terminal_prompts;

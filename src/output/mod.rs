@@ -6,6 +6,8 @@ pub mod json;
 pub mod notification;
 pub mod paint;
 pub mod status;
+pub mod usage_html;
+pub mod usage_report;
 pub mod why;
 
 #[cfg(test)]

@@ -1,0 +1,605 @@
+//! The report over the history (`gpufleet report`) as text, CSV and JSON; [`super::usage_html`] draws it as HTML.
+//!
+//! ```text
+//! 2026-11-17 00:00 to 2026-11-24 00:00 UTC: 61 % busy, 24 % held idle, 12 % free, 0 % faulty, 3 % unknown
+//! user      GPU-hours  used  idle  energy kWh    cost
+//! ann           410.0  92 %  32.8       205.1  1025.00
+//! ...
+//! underused hosts (less than 20 % busy): gpu-07 (4 %)
+//! outages: gpu-03 was unreachable for 2.5 of 168.0 h
+//! 3 findings: 2 idle-hog, 1 gpu-lost
+//! ```
+
+use crate::store::history::{FindingTotal, GpuTotal, HostTotal, JobTotal};
+use crate::wire::SafeText;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// A host whose GPUs are busy for a smaller part of the known time is underused.
+const UNDERUSED_SHARE: f64 = 0.2;
+const SECONDS_PER_HOUR: f64 = 3600.0;
+const JOULES_PER_KWH: f64 = 3_600_000.0;
+
+/// What a row of the report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ReportGroup {
+    /// A user.
+    User,
+    /// A host.
+    Host,
+    /// A GPU.
+    Gpu,
+    /// A job on one host.
+    Job,
+    /// A day in local time.
+    Day,
+}
+
+impl ReportGroup {
+    /// The name in the header.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Host => "host",
+            Self::Gpu => "gpu",
+            Self::Job => "job",
+            Self::Day => "day",
+        }
+    }
+}
+
+/// The prices of a report. Without a price there is no cost.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Prices {
+    /// The price of a GPU-hour by a part of the model name. The first that fits counts.
+    pub gpu_hour: Vec<(String, f64)>,
+    /// The price of a kilowatt-hour.
+    pub kwh: Option<f64>,
+}
+
+impl Prices {
+    /// The cost of held GPU-hours and of energy; `None` without a price that applies.
+    fn cost(&self, model: Option<&SafeText>, held_hours: f64, energy_kwh: Option<f64>) -> Option<f64> {
+        let fits = |part: &str| model.is_some_and(|model| model.to_lowercase().contains(&part.to_lowercase()));
+        let hours = self.gpu_hour.iter().find(|(part, _)| fits(part)).map(|(_, price)| price * held_hours);
+        let energy = self.kwh.zip(energy_kwh).map(|(price, energy)| price * energy);
+        match (hours, energy) {
+            (None, None) => None,
+            (hours, energy) => Some(hours.unwrap_or(0.0) + energy.unwrap_or(0.0)),
+        }
+    }
+}
+
+/// Hours of GPUs, energy and cost.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Usage {
+    /// GPU-hours held by a process or an allocation: used, idle and faulty.
+    pub held_hours: f64,
+    /// GPU-hours in which the held GPU was busy.
+    pub used_hours: f64,
+    /// GPU-hours held without computing.
+    pub idle_held_hours: f64,
+    /// GPU-hours that nobody held; `None` for users and jobs.
+    pub free_hours: Option<f64>,
+    /// GPU-hours with a faulty GPU or a job that hangs; `None` for users and jobs.
+    pub faulty_hours: Option<f64>,
+    /// GPU-hours without readings; `None` for users and jobs.
+    pub unknown_hours: Option<f64>,
+    /// Mean utilization in percent over the time with readings; `None` for users and jobs.
+    pub utilization_percent: Option<f64>,
+    /// Highest memory in use in MiB: of one GPU, or of a job on all of its GPUs.
+    pub memory_max_mib: Option<u64>,
+    /// Energy in kWh.
+    pub energy_kwh: Option<f64>,
+    /// Cost by the prices that were given.
+    pub cost: Option<f64>,
+    /// The weight of `utilization_percent`.
+    #[serde(skip)]
+    known_hours: f64,
+}
+
+impl Usage {
+    fn of_gpu(total: &GpuTotal, prices: &Prices) -> Self {
+        let row = &total.row;
+        let hours = |seconds: u64| seconds as f64 / SECONDS_PER_HOUR;
+        let states = row.states;
+        let held_hours = hours(states.busy + states.idle_held + states.faulty);
+        let energy_kwh = row.energy_joules.map(|joules| joules as f64 / JOULES_PER_KWH);
+        Self {
+            held_hours,
+            used_hours: hours(states.busy),
+            idle_held_hours: hours(states.idle_held),
+            free_hours: Some(hours(states.free)),
+            faulty_hours: Some(hours(states.faulty)),
+            unknown_hours: Some(hours(states.unknown)),
+            utilization_percent: row.utilization_permille.map(|permille| permille as f64 / 10.0),
+            memory_max_mib: row.memory_max_mib,
+            energy_kwh,
+            cost: prices.cost(total.gpu.model.as_ref(), held_hours, energy_kwh),
+            known_hours: hours(states.known()),
+        }
+    }
+
+    fn of_job(total: &JobTotal, prices: &Prices) -> Self {
+        let held_hours = total.held_seconds as f64 / SECONDS_PER_HOUR;
+        let used_hours = total.used_seconds as f64 / SECONDS_PER_HOUR;
+        let energy_kwh = Some(total.energy_joules as f64 / JOULES_PER_KWH);
+        Self {
+            held_hours,
+            used_hours,
+            idle_held_hours: (held_hours - used_hours).max(0.0),
+            memory_max_mib: total.memory_max_mib,
+            energy_kwh,
+            cost: prices.cost(total.model.as_ref(), held_hours, energy_kwh),
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        let sum = |a: Option<f64>, b: Option<f64>| if a.is_none() { b } else { Some(a? + b.unwrap_or(0.0)) };
+        let weighted = |usage: &Self| usage.utilization_percent.map(|percent| percent * usage.known_hours);
+        let known = self.known_hours + other.known_hours;
+        self.utilization_percent =
+            sum(weighted(self), weighted(other)).map(|sum| if known > 0.0 { sum / known } else { 0.0 });
+        self.known_hours = known;
+        self.held_hours += other.held_hours;
+        self.used_hours += other.used_hours;
+        self.idle_held_hours += other.idle_held_hours;
+        self.free_hours = sum(self.free_hours, other.free_hours);
+        self.faulty_hours = sum(self.faulty_hours, other.faulty_hours);
+        self.unknown_hours = sum(self.unknown_hours, other.unknown_hours);
+        self.memory_max_mib = self.memory_max_mib.max(other.memory_max_mib);
+        self.energy_kwh = sum(self.energy_kwh, other.energy_kwh);
+        self.cost = sum(self.cost, other.cost);
+    }
+
+    /// The part of the held hours that was used, in percent.
+    pub fn used_percent(&self) -> Option<f64> {
+        (self.held_hours > 0.0).then(|| 100.0 * self.used_hours / self.held_hours)
+    }
+}
+
+/// One row of the report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UsageRow {
+    /// The user, host, `host:index`, `host label` or date.
+    pub name: SafeText,
+    /// The model of a GPU, or user and command of a job.
+    pub detail: Option<SafeText>,
+    /// How a job ended, if that is known.
+    pub how_ended: Option<SafeText>,
+    /// The figures.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// A host that was unreachable.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Outage {
+    /// The host.
+    pub host: SafeText,
+    /// Hours in which it was watched and sent no readings.
+    pub unreachable_hours: f64,
+    /// Hours in which it was watched.
+    pub watched_hours: f64,
+}
+
+/// A host with little use.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Underused {
+    /// The host.
+    pub host: SafeText,
+    /// The part of the time with readings in which its GPUs were busy, in percent.
+    pub busy_percent: f64,
+}
+
+/// A finding of the period.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ReportFinding {
+    /// The rule.
+    pub rule: SafeText,
+    /// The severity.
+    pub severity: SafeText,
+    /// The host.
+    pub host: SafeText,
+    /// The owner of the processes.
+    pub user: Option<SafeText>,
+    /// When it fired, in seconds since 1970.
+    pub first_seen_unix_seconds: u64,
+    /// When it cleared, in seconds since 1970; `null` while it fires.
+    pub ended_unix_seconds: Option<u64>,
+    /// The sentence with its figures.
+    pub evidence: SafeText,
+    /// Whether a notification was sent.
+    pub notified: bool,
+}
+
+/// A report over a period of the history.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UsageReport {
+    /// The version of this format, 1.
+    pub schema: u32,
+    /// The start of the period in seconds since 1970.
+    pub from_unix_seconds: u64,
+    /// The end of the period.
+    pub until_unix_seconds: u64,
+    /// What a row is about.
+    pub by: ReportGroup,
+    /// The rows, the most GPU-hours first; days in order.
+    pub rows: Vec<UsageRow>,
+    /// The sum over all GPUs.
+    pub total: Usage,
+    /// Hosts whose GPUs were busy for less than 20 % of the time with readings, the least busy first.
+    pub underused: Vec<Underused>,
+    /// Hosts that were unreachable.
+    pub outages: Vec<Outage>,
+    /// The findings of the period, the newest first.
+    pub findings: Vec<ReportFinding>,
+    /// The days of the period, for the chart.
+    #[serde(skip)]
+    pub days: Vec<UsageRow>,
+}
+
+/// What the history says about a period.
+pub struct ReportData<'a> {
+    /// The start, in seconds since 1970.
+    pub from: u64,
+    /// The end.
+    pub until: u64,
+    /// The sums of each GPU by day; the start of the day first.
+    pub days: &'a [(u64, GpuTotal)],
+    /// The jobs.
+    pub jobs: &'a [JobTotal],
+    /// The hosts.
+    pub hosts: &'a [HostTotal],
+    /// The findings.
+    pub findings: &'a [FindingTotal],
+}
+
+impl UsageReport {
+    /// Computes the report. `date` formats the start of a day.
+    pub fn new(data: &ReportData<'_>, by: ReportGroup, prices: &Prices, date: &dyn Fn(u64) -> String) -> Self {
+        let mut total = Usage::default();
+        let mut hosts: BTreeMap<SafeText, Usage> = BTreeMap::new();
+        let mut gpus: BTreeMap<(SafeText, u32), (Option<SafeText>, Usage)> = BTreeMap::new();
+        let mut days: BTreeMap<u64, Usage> = BTreeMap::new();
+        for (day, gpu) in data.days {
+            let usage = Usage::of_gpu(gpu, prices);
+            total.add(&usage);
+            hosts.entry(gpu.gpu.host.clone()).or_default().add(&usage);
+            days.entry(*day).or_default().add(&usage);
+            let key = (gpu.gpu.host.clone(), gpu.gpu.index);
+            gpus.entry(key).or_insert_with(|| (gpu.gpu.model.clone(), Usage::default())).1.add(&usage);
+        }
+        let mut users: BTreeMap<SafeText, Usage> = BTreeMap::new();
+        for job in data.jobs {
+            users.entry(job.user.clone()).or_default().add(&Usage::of_job(job, prices));
+        }
+        let row = |name: SafeText, usage: Usage| UsageRow { name, detail: None, how_ended: None, usage };
+        let days: Vec<UsageRow> = days.into_iter().map(|(day, usage)| row(SafeText::from(date(day)), usage)).collect();
+        let mut rows: Vec<UsageRow> = match by {
+            ReportGroup::User => users.into_iter().map(|(name, usage)| row(name, usage)).collect(),
+            ReportGroup::Host => hosts.iter().map(|(name, usage)| row(name.clone(), usage.clone())).collect(),
+            ReportGroup::Gpu => gpus
+                .into_iter()
+                .map(|((host, index), (model, usage))| UsageRow {
+                    detail: model,
+                    ..row(SafeText::new(&format!("{host}:{index}")), usage)
+                })
+                .collect(),
+            ReportGroup::Job => data
+                .jobs
+                .iter()
+                .map(|job| UsageRow {
+                    detail: Some(SafeText::new(&format!("{} GPUs {} {}", job.user, job.gpus, job.command))),
+                    how_ended: job.how_ended.clone(),
+                    ..row(SafeText::new(&format!("{} {}", job.host, job.label)), Usage::of_job(job, prices))
+                })
+                .collect(),
+            ReportGroup::Day => days.clone(),
+        };
+        if by != ReportGroup::Day {
+            rows.sort_by(|a, b| b.usage.held_hours.total_cmp(&a.usage.held_hours).then_with(|| a.name.cmp(&b.name)));
+        }
+        let mut underused: Vec<Underused> = hosts
+            .iter()
+            .filter(|(_, usage)| usage.known_hours > 0.0 && usage.used_hours / usage.known_hours < UNDERUSED_SHARE)
+            .map(|(host, usage)| Underused {
+                host: host.clone(),
+                busy_percent: 100.0 * usage.used_hours / usage.known_hours,
+            })
+            .collect();
+        underused.sort_by(|a, b| a.busy_percent.total_cmp(&b.busy_percent));
+        let outage = |host: &HostTotal| {
+            let lost = host.watched_seconds.saturating_sub(host.reachable_seconds);
+            // The first and the last minute are covered in part.
+            (lost >= 120).then(|| Outage {
+                host: host.host.clone(),
+                unreachable_hours: lost as f64 / SECONDS_PER_HOUR,
+                watched_hours: host.watched_seconds as f64 / SECONDS_PER_HOUR,
+            })
+        };
+        let finding = |finding: &FindingTotal| ReportFinding {
+            rule: finding.rule.clone(),
+            severity: finding.severity.clone(),
+            host: finding.host.clone(),
+            user: finding.user.clone(),
+            first_seen_unix_seconds: finding.first_seen,
+            ended_unix_seconds: finding.ended,
+            evidence: finding.evidence.clone(),
+            notified: finding.notified,
+        };
+        Self {
+            schema: 1,
+            from_unix_seconds: data.from,
+            until_unix_seconds: data.until,
+            by,
+            rows,
+            total,
+            underused,
+            outages: data.hosts.iter().filter_map(outage).collect(),
+            findings: data.findings.iter().map(finding).collect(),
+            days,
+        }
+    }
+
+    /// The share of each state in the time of all GPUs, as one line.
+    pub fn summary(&self) -> String {
+        let Usage { used_hours, idle_held_hours, free_hours, faulty_hours, unknown_hours, .. } = self.total;
+        let parts = [
+            (used_hours, "busy"),
+            (idle_held_hours, "held idle"),
+            (free_hours.unwrap_or(0.0), "free"),
+            (faulty_hours.unwrap_or(0.0), "faulty"),
+            (unknown_hours.unwrap_or(0.0), "unknown"),
+        ];
+        let all: f64 = parts.iter().map(|(hours, _)| hours).sum();
+        if all <= 0.0 {
+            return "no readings".to_owned();
+        }
+        let words: Vec<String> =
+            parts.iter().map(|(hours, word)| format!("{:.0} % {word}", 100.0 * hours / all)).collect();
+        words.join(", ")
+    }
+
+    /// The report as text. `period` is the period for people.
+    pub fn text(&self, period: &str) -> String {
+        let mut text = format!("{period}: {}\n", self.summary());
+        if let Some(percent) = self.total.utilization_percent {
+            let _ = writeln!(text, "mean utilization {percent:.0} %, energy {} kWh", number(self.total.energy_kwh, 1));
+        }
+        let mut table = vec![header(self.by)];
+        for row in &self.rows {
+            table.push(cells(row));
+        }
+        text += &aligned(&table);
+        if !self.underused.is_empty() {
+            let hosts: Vec<String> =
+                self.underused.iter().map(|one| format!("{} ({:.0} %)", one.host, one.busy_percent)).collect();
+            let _ = writeln!(text, "underused hosts (less than 20 % busy): {}", hosts.join(", "));
+        }
+        for Outage { host, unreachable_hours, watched_hours } in &self.outages {
+            let _ = writeln!(text, "outage: {host} was unreachable for {unreachable_hours:.1} of {watched_hours:.1} h");
+        }
+        let mut rules: BTreeMap<&SafeText, u32> = BTreeMap::new();
+        self.findings.iter().for_each(|finding| *rules.entry(&finding.rule).or_default() += 1);
+        if !rules.is_empty() {
+            let rules: Vec<String> = rules.iter().map(|(rule, count)| format!("{count} {rule}")).collect();
+            let _ = writeln!(text, "findings: {}", rules.join(", "));
+        }
+        text
+    }
+
+    /// The rows as CSV (RFC 4180) with a header.
+    pub fn csv(&self) -> String {
+        let mut text = format!(
+            "{},detail,held_hours,used_hours,idle_held_hours,free_hours,faulty_hours,unknown_hours,utilization_percent,\
+             memory_max_mib,energy_kwh,cost,how_ended\r\n",
+            self.by.word()
+        );
+        for UsageRow { name, detail, how_ended, usage } in &self.rows {
+            let exact = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
+            let fields = [
+                name.to_string(),
+                detail.as_ref().map(SafeText::to_string).unwrap_or_default(),
+                exact(Some(usage.held_hours)),
+                exact(Some(usage.used_hours)),
+                exact(Some(usage.idle_held_hours)),
+                exact(usage.free_hours),
+                exact(usage.faulty_hours),
+                exact(usage.unknown_hours),
+                exact(usage.utilization_percent),
+                usage.memory_max_mib.map(|mib| mib.to_string()).unwrap_or_default(),
+                exact(usage.energy_kwh),
+                exact(usage.cost),
+                how_ended.as_ref().map(SafeText::to_string).unwrap_or_default(),
+            ];
+            text += &fields.map(|field| csv_field(&field)).join(",");
+            text += "\r\n";
+        }
+        text
+    }
+
+    /// The report as one line of JSON.
+    ///
+    /// # Errors
+    /// A figure is not finite.
+    pub fn json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self).map(|line| line + "\n")
+    }
+}
+
+/// Quotes a field that contains a separator. A leading sign of a formula gets a space, because spreadsheets compute it.
+fn csv_field(field: &str) -> String {
+    let is_formula = field.starts_with(['=', '+', '-', '@']) && field.parse::<f64>().is_err();
+    let field = if is_formula { format!(" {field}") } else { field.to_owned() };
+    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
+}
+
+/// A number for people; `-` if it is unknown.
+pub(super) fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// The header of the table.
+pub(super) fn header(by: ReportGroup) -> Vec<String> {
+    [by.word(), "GPU-hours", "used", "idle h", "util %", "kWh", "cost", ""].map(str::to_owned).to_vec()
+}
+
+/// The cells of a row, in the order of [`header`].
+pub(super) fn cells(row: &UsageRow) -> Vec<String> {
+    let usage = &row.usage;
+    let detail = row.detail.iter().chain(&row.how_ended).map(SafeText::as_str).collect::<Vec<_>>().join(", ");
+    vec![
+        row.name.to_string(),
+        number(Some(usage.held_hours), 1),
+        usage.used_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %")),
+        number(Some(usage.idle_held_hours), 1),
+        number(usage.utilization_percent, 0),
+        number(usage.energy_kwh, 1),
+        number(usage.cost, 2),
+        detail,
+    ]
+}
+
+/// The first and the last column on the left, numbers on the right.
+fn aligned(table: &[Vec<String>]) -> String {
+    use unicode_width::UnicodeWidthStr as _;
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| table.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in table {
+        let mut line = String::new();
+        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let pad = " ".repeat(width.saturating_sub(cell.width()));
+            let gap = if index == 0 { "" } else { "  " };
+            line += &if index == 0 || index + 1 == columns {
+                format!("{gap}{cell}{pad}")
+            } else {
+                format!("{gap}{pad}{cell}")
+            };
+        }
+        text += line.trim_end();
+        text += "\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::history::GpuName;
+    use crate::store::rollup::{GpuRow, StateSeconds};
+
+    fn gpu(host: &str, index: u32, busy: u64, idle_held: u64, free: u64) -> GpuTotal {
+        let name = GpuName {
+            host: host.into(),
+            uuid: SafeText::new(&format!("GPU-{index}")),
+            index,
+            model: Some("NVIDIA H100 80GB HBM3".into()),
+            memory_mib: None,
+        };
+        let states = StateSeconds { busy, idle_held, free, faulty: 0, unknown: 3600 };
+        let energy_joules = Some(500 * busy + 100 * (idle_held + free));
+        let row = GpuRow {
+            utilization_permille: Some(1000 * busy / states.known()),
+            energy_joules,
+            states,
+            ..GpuRow::default()
+        };
+        GpuTotal { gpu: name, row }
+    }
+
+    fn job(user: &str, held_seconds: u64, used_seconds: u64) -> JobTotal {
+        JobTotal {
+            host: "gpu1".into(),
+            label: "slurm:7".into(),
+            user: user.into(),
+            command: "=train, \"x\"".into(),
+            gpus: "0-1".to_owned(),
+            start: 0,
+            ended: Some(9),
+            how_ended: Some("the host rebooted".into()),
+            memory_max_mib: Some(40_960),
+            held_seconds,
+            used_seconds,
+            energy_joules: 7_200_000,
+            model: Some("NVIDIA H100 80GB HBM3".into()),
+        }
+    }
+
+    fn report(by: ReportGroup) -> UsageReport {
+        let days = [(0, gpu("gpu1", 0, 28_800, 7200, 0)), (0, gpu("gpu2", 0, 0, 3600, 32_400))];
+        let jobs = [job("bob", 7200, 0), job("ann", 28_800, 28_800)];
+        let hosts = [
+            HostTotal { host: "gpu1".into(), watched_seconds: 36_000, reachable_seconds: 35_950 },
+            HostTotal { host: "gpu2".into(), watched_seconds: 36_000, reachable_seconds: 27_000 },
+        ];
+        let finding = FindingTotal {
+            rule: "idle-hog".into(),
+            host: "gpu1".into(),
+            severity: "warn".into(),
+            user: Some("bob".into()),
+            first_seen: 100,
+            ended: None,
+            evidence: "holds 40 GiB".into(),
+            notified: true,
+        };
+        let data = ReportData { from: 0, until: 39_600, days: &days, jobs: &jobs, hosts: &hosts, findings: &[finding] };
+        let prices = Prices { gpu_hour: vec![("h100".to_owned(), 2.5)], kwh: None };
+        UsageReport::new(&data, by, &prices, &|_| "1970-01-01".to_owned())
+    }
+
+    #[test]
+    fn the_text_answers_who_holds_gpus_without_using_them_and_which_host_is_underused() {
+        assert_eq!(
+            report(ReportGroup::User).text("a day"),
+            "\
+a day: 36 % busy, 14 % held idle, 41 % free, 0 % faulty, 9 % unknown
+mean utilization 40 %, energy 5.2 kWh
+user  GPU-hours   used  idle h  util %  kWh   cost
+ann         8.0  100 %     0.0       -  2.0  20.00
+bob         2.0    0 %     2.0       -  2.0   5.00
+underused hosts (less than 20 % busy): gpu2 (0 %)
+outage: gpu2 was unreachable for 2.5 of 10.0 h
+findings: 1 idle-hog
+"
+        );
+    }
+
+    #[test]
+    fn hosts_gpus_and_days_have_utilization() {
+        let names = |by| report(by).rows.iter().map(|row| row.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(ReportGroup::Host), ["gpu1", "gpu2"]);
+        assert_eq!(names(ReportGroup::Gpu), ["gpu1:0", "gpu2:0"]);
+        assert_eq!(names(ReportGroup::Day), ["1970-01-01"]);
+        let host = &report(ReportGroup::Host).rows[0].usage;
+        assert_eq!((host.utilization_percent, host.used_percent(), host.cost), (Some(80.0), Some(80.0), Some(25.0)));
+        assert_eq!(report(ReportGroup::Day).rows[0].usage.unknown_hours, Some(2.0));
+    }
+
+    #[test]
+    fn csv_fields_are_quoted_and_are_no_formulas() {
+        let csv = report(ReportGroup::Job).csv();
+        let line = csv.lines().nth(1).expect("a row");
+        assert_eq!(
+            line,
+            "gpu1 slurm:7,\"ann GPUs 0-1 =train, \"\"x\"\"\",8.0000,8.0000,0.0000,,,,,40960,2.0000,20.0000,the host rebooted"
+        );
+        assert_eq!(
+            (csv_field("=1+1"), csv_field("-3.5"), csv_field("-x")),
+            (" =1+1".to_owned(), "-3.5".to_owned(), " -x".to_owned())
+        );
+    }
+}
