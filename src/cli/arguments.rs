@@ -327,6 +327,8 @@ pub enum SchemaName {
     Free,
     /// `why --json`.
     Why,
+    /// `report --json`.
+    Report,
     /// The standard input of the program of `on_finding`.
     Notification,
     /// A line of a recording.

@@ -51,7 +51,9 @@ fn start_history(store: Option<&Path>) -> Result<Option<HistoryRecorder>, Comman
     let path = history_path(store)?;
     match HistoryWriter::start(&path) {
         Ok((writer, message)) => {
-            message.iter().for_each(|message| warn(message));
+            if let Some(message) = message {
+                warn(&message);
+            }
             Ok(Some(HistoryRecorder::new(writer)))
         }
         Err(error @ HistoryError::Locked { .. }) => Err(CommandError::failed(error)),
@@ -82,7 +84,9 @@ pub fn import(recording: &Path, store: Option<&Path>) -> Result<ExitCode, Comman
     let failure = |error: &dyn std::fmt::Display| CommandError::failed(format!("cannot import {shown}: {error}"));
     let file = File::open(recording).map_err(|error| failure(&io_cause(&error)))?;
     let (history, message) = History::open(&history_path(store)?).map_err(CommandError::failed)?;
-    message.iter().for_each(|message| warn(message));
+    if let Some(message) = message {
+        warn(&message);
+    }
     let mut replay = Replay::new(Arc::default());
     let (recorder, written) = HistoryRecorder::importing(history);
     replay.observe(recorder);

@@ -18,6 +18,7 @@ impl SchemaName {
             Self::FindingsChange => include_str!("../../docs/schemas/findings-change.json"),
             Self::Free => include_str!("../../docs/schemas/free.json"),
             Self::Why => include_str!("../../docs/schemas/why.json"),
+            Self::Report => include_str!("../../docs/schemas/report.json"),
             Self::Notification => include_str!("../../docs/schemas/notification.json"),
             Self::Recording => include_str!("../../docs/schemas/recording.json"),
         }

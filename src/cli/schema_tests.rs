@@ -6,7 +6,7 @@ use crate::cli::arguments::SchemaName;
 use crate::config::thresholds::{Parameter, Unit};
 use crate::config::{HostsFile, PARAMETERS, RULES};
 use crate::fleet::recording;
-use crate::output::{findings, free, json, notification, why};
+use crate::output::{findings, free, json, notification, usage_report, why};
 use crate::wire::Message;
 use clap::ValueEnum;
 use schemars::generate::SchemaSettings;
@@ -35,6 +35,7 @@ fn made(name: SchemaName) -> Value {
         }
         SchemaName::Free => ("Output of gpufleet free --json", of_type::<free::JsonFreeReport>()),
         SchemaName::Why => ("Output of gpufleet why --json", of_type::<why::JsonWhy>()),
+        SchemaName::Report => ("Output of gpufleet report --json", of_type::<usage_report::UsageReport>()),
         SchemaName::Notification => {
             ("Standard input of the program of on_finding", of_type::<notification::JsonNotification>())
         }

@@ -484,11 +484,11 @@ fn aligned(table: &[Vec<String>]) -> String {
         for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let pad = " ".repeat(width.saturating_sub(cell.width()));
             let gap = if index == 0 { "" } else { "  " };
-            line += &if index == 0 || index + 1 == columns {
-                format!("{gap}{cell}{pad}")
-            } else {
-                format!("{gap}{pad}{cell}")
-            };
+            let is_left = index == 0 || index + 1 == columns;
+            let (before, after) = if is_left { ("", pad.as_str()) } else { (pad.as_str(), "") };
+            for part in [gap, before, cell, after] {
+                line += part;
+            }
         }
         text += line.trim_end();
         text += "\n";

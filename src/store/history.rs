@@ -426,9 +426,11 @@ impl History {
 
     fn write_batch(&mut self, batch: &Batch) -> rusqlite::Result<()> {
         let quarter = batch.start / QUARTER * QUARTER;
+        // A minute that exists, as in a second import, must not count the use by jobs again.
+        let mut is_new = batch.gpus.is_empty();
         for (name, row) in &batch.gpus {
             let gpu = self.gpu_id(name)?;
-            self.add_gpu_minute(batch.start, gpu, row)?;
+            is_new |= self.add_gpu_minute(batch.start, gpu, row)?;
         }
         for (name, row) in &batch.hosts {
             let host = self.host_id(name)?;
@@ -446,7 +448,7 @@ impl History {
                 ])?;
         }
         for job in &batch.jobs {
-            self.write_job(quarter, job)?;
+            self.write_job(quarter, job, is_new)?;
         }
         for finding in &batch.findings {
             self.write_finding(finding)?;
@@ -495,19 +497,24 @@ impl History {
     }
 
     /// Adds a minute. A minute that exists is completed, as after a restart within it; if that is impossible, the clock was
-    /// set back, and the row that exists is kept.
-    fn add_gpu_minute(&self, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<()> {
+    /// set back, and the row that exists is kept. Returns whether the row was added.
+    fn add_gpu_minute(&self, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<bool> {
         let earlier = read_gpu_row(&self.connection, "gpu_minute", start, gpu)?;
         match earlier {
-            None => put_gpu_row(&self.connection, "gpu_minute", start, gpu, row),
+            None => put_gpu_row(&self.connection, "gpu_minute", start, gpu, row).map(|()| true),
+            // The minute of an import that is repeated.
+            Some(earlier) if earlier == *row => Ok(false),
+            // The minute of an import that is repeated.
+            Some(earlier) if earlier == *row => Ok(false),
             Some(earlier) if earlier.states.known() + row.states.known() <= MINUTE => {
                 put_gpu_row(&self.connection, "gpu_minute", start, gpu, &merge_gpu_rows([&earlier, row], MINUTE))
+                    .map(|()| true)
             }
-            Some(_) => Ok(()),
+            Some(_) => Ok(false),
         }
     }
 
-    fn write_job(&mut self, quarter: u64, job: &JobRow) -> rusqlite::Result<()> {
+    fn write_job(&mut self, quarter: u64, job: &JobRow, adds_use: bool) -> rusqlite::Result<()> {
         let host = self.host_id(&job.host)?;
         let id: i64 = self
             .connection
@@ -535,7 +542,7 @@ impl History {
                 ],
                 |row| row.get(0),
             )?;
-        if job.held_seconds == 0 {
+        if job.held_seconds == 0 || !adds_use {
             return Ok(());
         }
         self.connection

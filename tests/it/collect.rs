@@ -3,6 +3,9 @@
 use crate::lab::{Lab, program};
 use crate::notifications::wait_for_lines;
 use crate::pty::TIMEOUT;
+use gpufleet::store::history::{Batch, GpuName, HostRow};
+use gpufleet::store::rollup::{GpuRow, StateSeconds};
+use gpufleet::store::{History, HistoryReader};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -162,7 +165,7 @@ fn sighup_adds_changes_and_removes_hosts() {
         },
     );
     // A changed host is connected again.
-    keep_hosts(&lab, &hosts, &["room-3", "room-4"], "connect_timeout = \"9s\"");
+    keep_hosts(&lab, &hosts, &["room-3", "room-4"], "group = \"lab\"");
     collector.signal(Signal::HUP);
     collector.wait_for("hosts.toml was read again: 2 hosts changed");
     wait_until(
@@ -189,9 +192,9 @@ fn prompts_are_refused_with_the_way_out() {
     let known_hosts = lab.write("empty_known_hosts", "");
     let text: Vec<String> = text
         .lines()
-        .map(|line| match line.starts_with("known_hosts") {
-            true => format!("known_hosts = \"{known_hosts}\""),
-            false => line.to_owned(),
+        .map(|line| {
+            let is_key_file = line.starts_with("known_hosts");
+            if is_key_file { format!("known_hosts = \"{known_hosts}\"") } else { line.to_owned() }
         })
         .collect();
     std::fs::write(&hosts, text.join("\n")).expect("writes");
@@ -226,4 +229,203 @@ fn verify_unit(folder: &Path, unit: &str) {
     };
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("gpufleet.service"), "{said}");
+}
+
+/// Whether the tests run at full size.
+fn is_full_size() -> bool {
+    std::env::var_os("GPUFLEET_TESTS_ALL").is_some()
+}
+
+#[test]
+fn a_killed_collector_loses_nothing_that_was_written() {
+    let lab = Lab::start(&[]);
+    let rounds = if is_full_size() { 100 } else { 5 };
+    let store = lab.path("history.db");
+    let arguments = ["--demo", "--demo-hosts", "2", "--demo-speed", "300", "--store", store.to_str().expect("UTF-8")];
+    let last_minute = || HistoryReader::open(&store).ok().and_then(|reader| reader.last_minute().ok().flatten());
+    let mut last = None;
+    for round in 0..rounds {
+        let mut collector = CollectorProcess::start(&lab, "log", &arguments);
+        // The clock of the demo starts at the present time, so only the first minutes of a round may exist already.
+        wait_until("a new minute", || collector.log(), || (last_minute() > last).then_some(()));
+        // Another moment in each round: from none to many polls later.
+        (0..round * 7).for_each(|_| std::thread::yield_now());
+        let seen = last_minute();
+        collector.child.kill().expect("is killed");
+        collector.child.wait().expect("has ended");
+        let (history, message) = History::open(&store).expect("opens after a kill");
+        assert_eq!(message, None, "round {round}");
+        drop(history);
+        last = last_minute();
+        assert!(last >= seen, "round {round}: {last:?} {seen:?}");
+        assert!(!collector.log().contains("damaged"), "{}", collector.log());
+    }
+}
+
+#[test]
+fn a_second_collector_of_one_history_is_refused() {
+    let lab = Lab::start(&[]);
+    let mut first =
+        CollectorProcess::start(&lab, "log", &["--demo", "--store", &lab.path("h.db").display().to_string()]);
+    first.wait_for("the collector watches 6 hosts");
+    let path = lab.path("h.db").display().to_string();
+    let second = run(&lab, &["collect", "--demo", "--store", &path]);
+    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&second.stderr),
+        format!(
+            "gpufleet: cannot write the history {path}: gpufleet (pid {}) writes it; stop that collector, or choose another \
+             file with --store\n",
+            first.child.id()
+        )
+    );
+    assert_eq!(first.end().0, Some(0));
+    // Its lock has gone with it.
+    let mut third = CollectorProcess::start(&lab, "log-3", &["--demo", "--store", &path]);
+    third.wait_for("the collector watches 6 hosts");
+    assert_eq!(third.end().0, Some(0));
+}
+
+#[test]
+fn without_a_usable_history_the_hosts_are_watched() {
+    let lab = Lab::start(&["room-6"]);
+    let file = lab.write("not-a-folder", "");
+    let path = format!("{file}/history.db");
+    let mut collector = CollectorProcess::start(&lab, "log", &["--store", &path, &lab.hosts_toml("")]);
+    let line = collector.wait_for("cannot write the history");
+    assert!(line.ends_with("; the hosts are watched without a history"), "{line}");
+    collector.wait_for("room-6: connected");
+    assert_eq!(collector.end().0, Some(0));
+}
+
+#[test]
+fn a_recording_is_imported_and_reported() {
+    let lab = Lab::start(&[]);
+    let path = |name: &str| lab.path(name).display().to_string();
+    let (recording, store) = (path("demo.jsonl"), path("history.db"));
+    let recorded = ["record", &recording, "--demo", "--demo-speed", "300", "--for", "1500"];
+    assert!(run(&lab, &recorded).status.success());
+    let imported = run(&lab, &["collect", "--import", &recording, "--store", &store]);
+    assert!(imported.status.success(), "{imported:?}");
+    let said = String::from_utf8_lossy(&imported.stdout);
+    assert!(said.starts_with("imported ") && said.ends_with(" minutes of 6 hosts\n"), "{said}");
+    let now = jiff::Timestamp::now().as_second();
+    let time = |seconds: i64| jiff::Timestamp::from_second(now + seconds).expect("a time").to_string();
+    let (since, until) = (time(-3600), time(7200));
+    let report = |more: &[&str]| {
+        let mut arguments = vec!["report", "--store", &store, "--since", &since, "--until", &until];
+        arguments.extend(more);
+        let output = run(&lab, &arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let text = report(&[]);
+    assert!(
+        text.lines().any(|line| line.starts_with("user ")) && text.lines().any(|line| line.starts_with("bob ")),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&report(&["--json", "--by", "host"])).expect("JSON");
+    assert_eq!(json["rows"].as_array().map(Vec::len), Some(5), "one of the 6 hosts is never reachable: {json}");
+    let total = &json["total"];
+    let hours = |key: &str| total[key].as_f64().expect(key);
+    // 40 GPUs for 25 minutes, or a few more on a busy computer.
+    let known = hours("held_hours") + hours("free_hours");
+    assert!((14.0..=24.0).contains(&known), "{total}");
+    assert!(hours("used_hours") > 1.0 && hours("idle_held_hours") > 0.1 && hours("energy_kwh") > 1.0, "{total}");
+    let csv = report(&["--csv", "--by", "gpu", "--gpu-hour", "H100=2.5"]);
+    assert_eq!(csv.lines().count(), 41, "{csv}");
+    let page = path("report.html");
+    assert_eq!(report(&["--html", &page, "--by", "job"]), "");
+    assert!(std::fs::read_to_string(&page).expect("a page").contains("<svg"));
+    let users = report(&["--csv"]);
+    // A second import changes nothing.
+    assert!(run(&lab, &["collect", "--import", &recording, "--store", &store]).status.success());
+    let again: serde_json::Value = serde_json::from_str(&report(&["--json", "--by", "host"])).expect("JSON");
+    assert_eq!(again["total"]["energy_kwh"], total["energy_kwh"]);
+    assert_eq!(report(&["--csv"]), users);
+}
+
+#[test]
+fn a_report_without_a_history_names_the_way_out() {
+    let lab = Lab::start(&[]);
+    let path = lab.path("none.db").display().to_string();
+    let output = run(&lab, &["report", "--store", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        format!("gpufleet: there is no history {path}: `gpufleet collect` writes it; name another file with --store\n")
+    );
+    let output = run(&lab, &["report", "--since", "yesterday"]);
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()),
+        (
+            Some(2),
+            "gpufleet: --since `yesterday` is not a time\n  hint: write 90m, 24h, 7d, 4w, 2026-11-17 or \
+             2026-11-17T08:00:00Z\n"
+                .to_owned()
+        )
+    );
+}
+
+/// Writes minutes of 30 hosts with 8 busy GPUs each, and prints the size of the file and the time of queries. With
+/// `GPUFLEET_TESTS_ALL` it writes 14 days, for docs/performance.md.
+#[test]
+fn a_fortnight_of_240_gpus_fits_into_the_limit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("history.db");
+    let minutes = if is_full_size() { 14 * 1440 } else { 30 };
+    let start = 1_800_057_600;
+    let (mut history, _) = History::open(&path).expect("opens");
+    let names: Vec<GpuName> = (0..240)
+        .map(|gpu: u32| GpuName {
+            host: format!("gpu-{:02}", gpu / 8).as_str().into(),
+            uuid: format!("GPU-{gpu}").as_str().into(),
+            index: gpu % 8,
+            model: Some("NVIDIA H100 80GB HBM3".into()),
+            memory_mib: Some(81_559),
+        })
+        .collect();
+    let began = Instant::now();
+    for minute in 0..minutes {
+        let row = |gpu: u64| GpuRow {
+            samples: 30,
+            utilization_permille: Some(900 + (minute * 7 + gpu) % 100),
+            utilization_max_percent: Some(100),
+            memory_mib: Some(70_000 + (minute + gpu) % 999),
+            memory_max_mib: Some(71_500),
+            energy_joules: Some(36_000 + (minute * 11 + gpu) % 3000),
+            temperature_max_celsius: Some(60 + (gpu % 9) as i64),
+            sm_activity_permille: Some(500 + (minute + gpu) % 300),
+            states: StateSeconds { busy: 60, ..StateSeconds::default() },
+            throttled_seconds: 0,
+        };
+        let host = HostRow {
+            cpu_permille: Some(300 + minute % 100),
+            memory_mib: Some(400_000 + minute % 1000),
+            load_hundredths: Some(3200),
+            disk_kib_per_second: Some(1000 + minute % 5000),
+            network_kib_per_second: Some(2000 + minute % 9000),
+            reachable_seconds: 60,
+        };
+        let batch = Batch {
+            start: start + minute * 60,
+            gpus: names.iter().zip(0..).map(|(name, gpu)| (name.clone(), row(gpu))).collect(),
+            hosts: (0..30).map(|number| (format!("gpu-{number:02}").as_str().into(), host.clone())).collect(),
+            ..Batch::default()
+        };
+        history.write(&batch).expect("writes");
+    }
+    let per_minute = began.elapsed() / minutes as u32;
+    drop(history);
+    let megabytes = std::fs::metadata(&path).expect("a file").len() as f64 / 1e6;
+    let reader = HistoryReader::open(&path).expect("opens");
+    let began = Instant::now();
+    let week = reader.gpu_totals(start, start + 7 * 86_400, Some((86_400, 3600))).expect("reads");
+    println!(
+        "{minutes} minutes of 240 GPUs: {megabytes:.1} MB, {per_minute:?} a minute; a week by day: {:?}",
+        began.elapsed()
+    );
+    assert!(week.len() >= 240);
+    // 250 MB for 14 days, and room for the fixed parts in a small file.
+    assert!(megabytes < 250.0 * (minutes as f64 / (14.0 * 1440.0)) + 1.0, "{megabytes} MB");
 }

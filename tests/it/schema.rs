@@ -35,8 +35,7 @@ pub(crate) fn check_output(arguments: &[&str], output: &[u8]) {
         () if has("status") => "status",
         () if has("free") => "free",
         () if has("why") => "why",
-        // A report has no schema yet.
-        () if has("report") => return,
+        () if has("report") => "report",
         () if has("--replay") || has("--watch") => "findings-change",
         () => "findings",
     };

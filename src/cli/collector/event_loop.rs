@@ -27,7 +27,10 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 const UPDATES_PER_ROUND: usize = 32;
 
 /// Reads hosts.toml again; runs on a blocking thread.
-pub(in crate::cli) type ReadHosts = Arc<dyn Fn() -> Result<(Vec<HostConfig>, Notifications), String> + Send + Sync>;
+pub(in crate::cli) type ReadHosts = Arc<dyn Fn() -> HostsRead + Send + Sync>;
+
+/// The hosts and the `[notifications]` table of hosts.toml, or why it cannot be read.
+pub(in crate::cli) type HostsRead = Result<(Vec<HostConfig>, Notifications), String>;
 
 /// The running collector.
 pub(in crate::cli) struct Collector {
@@ -49,7 +52,7 @@ pub(in crate::cli) struct Collector {
     reload_signal: ReloadSignal,
     read_hosts: ReadHosts,
     /// hosts.toml is being read again.
-    reload: Option<JoinHandle<Result<(Vec<HostConfig>, Notifications), String>>>,
+    reload: Option<JoinHandle<HostsRead>>,
     /// The connections end with it.
     _context: Option<Arc<Context>>,
 }
@@ -219,7 +222,9 @@ impl Collector {
                 self.host_of_task[task as usize] = Some(id);
             }
         }
-        to_stop.into_iter().for_each(|task| self.host_tasks.stop(task));
+        for task in to_stop {
+            self.host_tasks.stop(task);
+        }
         changes
     }
 
@@ -256,12 +261,16 @@ impl Collector {
         };
         let hooks = async {
             if let Ok(messages) = timeout_at(end, notifier.finish(&state.fleet, now)).await {
-                messages.iter().for_each(|message| warn(message));
+                for message in messages {
+                    warn(&message);
+                }
             }
         };
         let observers = async {
             if let Ok(messages) = timeout_at(end, futures::future::join_all(ends)).await {
-                messages.into_iter().flatten().for_each(|message| warn(&message));
+                for message in messages.into_iter().flatten() {
+                    warn(&message);
+                }
             }
         };
         tokio::join!(save, hooks, observers);
