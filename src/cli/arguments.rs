@@ -1,6 +1,7 @@
 //! The command line: its definition for clap, the values of its options, and checks that clap cannot do.
 
 use crate::config::{DurationError, parse_interval, parse_seconds};
+use crate::output::csv::Columns;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
@@ -83,11 +84,20 @@ pub struct StatusArgs {
     /// Print one line of JSON; see docs/status-json.md.
     #[arg(long)]
     pub json: bool,
+    /// Print one line of CSV per GPU, as `nvidia-smi --query-gpu` does; see docs/status-csv.md.
+    #[arg(long)]
+    pub csv: bool,
+    /// Columns of the CSV, separated by commas, or `all`; see docs/status-csv.md.
+    #[arg(long, value_name = "NAMES", value_parser = Columns::parse)]
+    pub columns: Option<Columns>,
+    /// Print the samples of a recording as CSV instead of hosts; see docs/recording.md.
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
     /// Print the state after this many seconds. Time with an open prompt does not count.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
     /// Print the state again every S seconds, 5 by default, until Ctrl-C. The connections stay open.
-    #[arg(short, long, value_name = "S", num_args = 0..=1, default_missing_value = "5", value_parser = period)]
+    #[arg(short, long, visible_alias = "loop", value_name = "S", num_args = 0..=1, default_missing_value = "5", value_parser = period)]
     pub watch: Option<Duration>,
 }
 
@@ -574,6 +584,28 @@ impl Cli {
             );
         }
         match command {
+            Command::Status(StatusArgs { csv: true, json: true, .. }) => {
+                error("--csv and --json are two formats".to_owned(), "leave one of them out")
+            }
+            Command::Status(StatusArgs { csv: false, columns: Some(_), .. }) => {
+                error("--columns selects columns of the CSV".to_owned(), "add --csv")
+            }
+            Command::Status(StatusArgs { csv: false, replay: Some(_), .. }) => {
+                error("--replay prints a recording as CSV".to_owned(), "add --csv")
+            }
+            Command::Status(StatusArgs { replay: Some(_), targets, .. }) => {
+                let others = [
+                    ("TARGET", !targets.is_empty()),
+                    ("--demo", global.demo),
+                    ("--interval", global.interval.is_some()),
+                ];
+                match first(&others).or(first(&connection_options)) {
+                    Some(other) => {
+                        error(format!("--replay prints a recording and does not take {other}"), "leave one of them out")
+                    }
+                    None => Ok(()),
+                }
+            }
             Command::Free(FreeArgs { same_host: true, count: None, .. }) => {
                 error("--same-host needs a number of GPUs".to_owned(), "add -n N")
             }
@@ -742,6 +774,9 @@ mod tests {
             "status --demo",
             "status -w",
             "status gpu1 --watch 2 --json",
+            "status --csv --loop 5 gpu1",
+            "status --csv --columns host,index,power.draw gpu1",
+            "status --csv --replay lab.jsonl --loop 60",
             "--interval 1s status gpu1",
             "status gpu1 --interval 500ms -i /k",
             "--theme light --ascii gpu1",
@@ -779,6 +814,12 @@ mod tests {
             ("findings --replay lab.jsonl gpu1", "--replay evaluates a recording and does not take TARGET"),
             ("--demo findings --replay lab.jsonl", "--replay evaluates a recording and does not take --demo"),
             ("--demo record lab.jsonl gpu1", "--demo simulates its hosts and does not take a TARGET"),
+            ("status --csv --json", "--csv and --json are two formats"),
+            ("status --columns host", "--columns selects columns of the CSV"),
+            ("status --replay lab.jsonl", "--replay prints a recording as CSV"),
+            ("status --csv --replay lab.jsonl gpu1", "--replay prints a recording and does not take TARGET"),
+            ("--demo status --csv --replay lab.jsonl", "--replay prints a recording and does not take --demo"),
+            ("status --csv --replay r -i k", "--replay prints a recording and does not take --identity-file"),
             ("free --same-host", "--same-host needs a number of GPUs"),
             ("--demo free gpu1", "--demo simulates its hosts and does not take a TARGET"),
             ("--theme dark status", "--theme applies only to the screen"),
@@ -809,6 +850,10 @@ mod tests {
             (
                 "status -w gpu1",
                 "error: invalid value 'gpu1' for '--watch [<S>]': write seconds, from 0.1 to 3600; write targets before --watch",
+            ),
+            (
+                "status --csv --columns host,powr.draw",
+                "error: invalid value 'host,powr.draw' for '--columns <NAMES>': there is no column `powr.draw`; did you mean `power.draw`?",
             ),
             ("status --timeout 0", "error: invalid value '0' for '--timeout <S>': write seconds, from 0.1 to 3600"),
             (

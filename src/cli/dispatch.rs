@@ -5,9 +5,9 @@ use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{
     CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, report,
-    schema, status, tui, why,
+    schema, status, status_csv, tui, why,
 };
-use crate::cli::arguments::{Cli, CollectArgs, Command, FindingsArgs};
+use crate::cli::arguments::{Cli, CollectArgs, Command, FindingsArgs, StatusArgs};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,6 +46,9 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         }
         Some(Command::Findings(FindingsArgs { replay: Some(recording), min_severity, json, .. })) => {
             findings::replay(recording, *min_severity, *json)
+        }
+        Some(Command::Status(StatusArgs { replay: Some(recording), columns, watch, .. })) => {
+            status_csv::replay(recording, columns.as_ref(), *watch)
         }
         Some(command) => run_on_hosts(cli, command),
     }

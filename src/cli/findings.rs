@@ -4,7 +4,7 @@ use super::background_writer::{BackgroundWriter, END_LIMIT};
 use super::command_context::CommandContext;
 use super::exit::{FINDINGS_FIRING, INCOMPLETE, print_json, stdout_paint, warn};
 use super::notify::Notifier;
-use super::replay::{Replay, ReplayError};
+use super::replay::{Replay, ReplayStopped};
 use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{Prompter, wait_until};
 use super::{CommandError, ExitSignals, print};
@@ -17,7 +17,6 @@ use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
 use crate::store::Directories;
 use crate::wire::SafeText;
-use crate::wire::format::io_cause;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -87,9 +86,7 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
 
 /// Replays a recording and prints every change with its time.
 pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCode, CommandError> {
-    let shown = SafeText::new(&path.to_string_lossy());
-    let failure = |error: &dyn std::fmt::Display| CommandError::failed(format!("cannot replay {shown}: {error}"));
-    let file = File::open(path).map_err(|error| failure(&io_cause(&error)))?;
+    let file = File::open(path).map_err(|error| ReplayStopped::open_error(path, &error))?;
     let mut replay = Replay::new(Arc::new(Thresholds::default()));
     let printer = Printer::new(min_severity, as_json, Moment::default());
     let mut found = false;
@@ -103,21 +100,7 @@ pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCod
     }
     match played {
         Ok(()) => Ok(if found { ExitCode::from(FINDINGS_FIRING) } else { ExitCode::SUCCESS }),
-        Err(ReplayStopped::Print(failure)) => Err(failure),
-        Err(ReplayStopped::Replay(ReplayError::Io(error))) => Err(failure(&io_cause(&error))),
-        Err(ReplayStopped::Replay(error)) => Err(failure(&error)),
-    }
-}
-
-/// The reason why a replay stopped.
-enum ReplayStopped {
-    Replay(ReplayError),
-    Print(CommandError),
-}
-
-impl From<ReplayError> for ReplayStopped {
-    fn from(error: ReplayError) -> Self {
-        Self::Replay(error)
+        Err(stopped) => Err(stopped.into_error(path)),
     }
 }
 

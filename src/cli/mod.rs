@@ -33,6 +33,7 @@ mod notification_hook;
 mod notify;
 mod one_shot;
 mod saved_state;
+mod status_csv;
 
 #[cfg(test)]
 mod demo_rules_tests;

@@ -1,14 +1,17 @@
 //! Replays a recording through fleet and engine on the clock of the recording.
 
+use super::CommandError;
 use super::collector::{CollectorState, EndFuture, Observer};
 use crate::config::{HostConfig, Thresholds};
 use crate::diagnosis::{Engine, Transition};
 use crate::fleet::recording::{self, HostLine, HostReplay, Line, RecordingError};
 use crate::fleet::{Fleet, HostId, HostUpdate, Misbehavior, Moment};
+use crate::wire::format::io_cause;
 use crate::wire::{SafeText, codec::MAX_LINE_BYTES};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +59,44 @@ impl fmt::Display for ReplayError {
 }
 
 impl std::error::Error for ReplayError {}
+
+/// The reason why a command stopped a replay.
+#[derive(Debug)]
+pub(super) enum ReplayStopped {
+    /// The recording cannot be replayed to its end.
+    Replay(ReplayError),
+    /// The output cannot be written.
+    Print(CommandError),
+    /// The reader of the output has gone away.
+    ReaderGone,
+}
+
+impl From<ReplayError> for ReplayStopped {
+    fn from(error: ReplayError) -> Self {
+        Self::Replay(error)
+    }
+}
+
+impl ReplayStopped {
+    /// The error if the recording cannot be opened.
+    pub(super) fn open_error(path: &Path, error: &io::Error) -> CommandError {
+        Self::error_of(path, &io_cause(error))
+    }
+
+    /// The error for standard error.
+    pub(super) fn into_error(self, path: &Path) -> CommandError {
+        match self {
+            Self::Print(error) => error,
+            Self::Replay(ReplayError::Io(error)) => Self::open_error(path, &error),
+            Self::Replay(error) => Self::error_of(path, &error),
+            Self::ReaderGone => Self::error_of(path, &"the reader of the output has gone away"),
+        }
+    }
+
+    fn error_of(path: &Path, cause: &dyn fmt::Display) -> CommandError {
+        CommandError::failed(format!("cannot replay {}: {cause}", SafeText::new(&path.to_string_lossy())))
+    }
+}
 
 impl Replay {
     /// Creates an empty replay.
@@ -156,19 +197,34 @@ impl Replay {
         id
     }
 
-    fn moment(&self, elapsed: Duration) -> Moment {
+    /// The moment `elapsed` after the start of the recording.
+    pub fn moment(&self, elapsed: Duration) -> Moment {
         Moment::new(elapsed, self.started + elapsed)
     }
 
     /// Replays a whole recording and passes each transition to `each`.
     ///
     /// # Errors
-    /// The file cannot be read or one of its lines is invalid. The lines before it have been replayed. A truncated last
-    /// line is ignored.
+    /// As [`Replay::play_lines`].
     pub fn play<E: From<ReplayError>>(
         &mut self,
-        mut recording: impl BufRead,
+        recording: impl BufRead,
         mut each: impl FnMut(&Self, &Transition) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.play_lines(recording, |replay, line| {
+            replay.take(line).iter().try_for_each(|transition| each(replay, transition))
+        })
+    }
+
+    /// Reads a whole recording and passes each line to `each`, which calls [`Replay::take`] with it.
+    ///
+    /// # Errors
+    /// The file cannot be read or one of its lines is invalid. The lines before it have been replayed. A truncated last
+    /// line is ignored.
+    pub fn play_lines<E: From<ReplayError>>(
+        &mut self,
+        mut recording: impl BufRead,
+        mut each: impl FnMut(&mut Self, Line) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut bytes = Vec::new();
         for number in 1.. {
@@ -192,9 +248,7 @@ impl Replay {
             {
                 return Err(ReplayError::Pause { line: number }.into());
             }
-            for transition in self.take(line) {
-                each(self, &transition)?;
-            }
+            each(self, line)?;
         }
         Ok(())
     }

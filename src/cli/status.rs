@@ -3,6 +3,7 @@
 use super::command_context::CommandContext;
 use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
 use super::saved_state::SavedStateFile;
+use super::status_csv::{self, CsvPrinter};
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet};
 use crate::cli::arguments::StatusArgs;
@@ -32,7 +33,12 @@ pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCo
         engine: Engine::new(Arc::new(Thresholds::default())),
         clock,
         prompter: Prompter::new(ssh),
-        printer: Printer { as_json: arguments.json, style: RepeatStyle::of_stdout(), printed: 0 },
+        printer: Printer {
+            as_json: arguments.json,
+            csv: arguments.csv.then(|| CsvPrinter::new(arguments.columns.as_ref())),
+            style: RepeatStyle::of_stdout(),
+            printed: 0,
+        },
     };
     if !simulated {
         // Idle work can be judged only with the state of earlier runs. One look is too short to add to that state.
@@ -148,6 +154,8 @@ impl RepeatStyle {
 
 struct Printer {
     as_json: bool,
+    /// With `--csv`.
+    csv: Option<CsvPrinter>,
     style: RepeatStyle,
     printed: u64,
 }
@@ -155,6 +163,13 @@ struct Printer {
 impl Printer {
     /// Writes a report; with a period, as one of several.
     fn print(&mut self, report: &Report<'_>, period: Option<Duration>) -> Result<Written, CommandError> {
+        if let Some(csv) = &mut self.csv {
+            if self.printed == 0 {
+                status_csv::warn_of_hosts_without_lines(report);
+            }
+            self.printed += 1;
+            return csv.print(report, None);
+        }
         let text = if self.as_json {
             json::line(report).map_err(|error| CommandError::failed(format!("cannot encode JSON: {error}")))?
         } else {

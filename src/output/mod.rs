@@ -1,5 +1,6 @@
-//! The output of the commands: text, JSON and notifications, as pure functions over a [`Report`] or a list of findings.
+//! The output of the commands: text, JSON, CSV and notifications, as pure functions over a [`Report`] or a list of findings.
 
+pub mod csv;
 pub mod findings;
 pub mod free;
 pub mod json;

@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sim", &["config", "fleet", "wire"]),
     ("collect", &["config", "fleet", "ssh", "wire"]),
     ("diagnosis", &["fleet", "wire"]),
-    ("output", &["diagnosis", "fleet", "store", "wire"]),
+    ("output", &["config", "diagnosis", "fleet", "store", "wire"]),
     ("app", &["config", "diagnosis", "fleet", "ssh", "wire"]),
     ("ui", &["app", "diagnosis", "fleet", "ssh", "wire"]),
     ("fuzzing", &["app", "collect", "config", "diagnosis", "fleet", "ssh", "ui", "wire"]),

@@ -19,6 +19,7 @@ mod pty;
 mod schema;
 mod ssh;
 mod sshd;
+mod status_csv;
 mod tasks;
 mod terminal;
 mod tui;
