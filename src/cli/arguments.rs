@@ -4,6 +4,7 @@ use crate::config::{DurationError, parse_interval, parse_seconds};
 use crate::output::csv::Columns;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -239,6 +240,13 @@ pub struct CollectArgs {
     /// Write a recording into the history instead of watching hosts; see docs/recording.md.
     #[arg(long, value_name = "FILE")]
     pub import: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, 127.0.0.1:9846 by default; see docs/metrics.md. Write
+    /// targets before it.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_METRICS, value_parser = metrics_address)]
+    pub metrics: Option<SocketAddr>,
+    /// Add metrics per user, program and Slurm job to those of --metrics. Their labels change with every job.
+    #[arg(long)]
+    pub per_process: bool,
 }
 
 /// Options of `report`.
@@ -584,6 +592,9 @@ impl Cli {
             );
         }
         match command {
+            Command::Collect(CollectArgs { per_process: true, metrics: None, .. }) => {
+                error("--per-process adds metrics".to_owned(), "add --metrics")
+            }
             Command::Status(StatusArgs { csv: true, json: true, .. }) => {
                 error("--csv and --json are two formats".to_owned(), "leave one of them out")
             }
@@ -693,6 +704,18 @@ fn gpu_hour_price(text: &str) -> Result<(String, f64), String> {
     Ok((model.to_owned(), price(text)?))
 }
 
+/// The address of `--metrics` without a value.
+const DEFAULT_METRICS: &str = "127.0.0.1:9846";
+
+/// Parses an IP address and a port, or a port of 127.0.0.1.
+fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    let on_loopback = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
+    text.parse().ok().or_else(on_loopback).ok_or_else(|| {
+        "write an IP address and a port, as in 127.0.0.1:9846 or [::1]:9846, or a port; write targets before --metrics"
+            .to_owned()
+    })
+}
+
 fn timeout(text: &str) -> Result<Duration, String> {
     seconds_up_to(3600, text)
 }
@@ -775,6 +798,9 @@ mod tests {
             "status -w",
             "status gpu1 --watch 2 --json",
             "status --csv --loop 5 gpu1",
+            "collect gpu1 --metrics --per-process",
+            "collect gpu1 --metrics 9900",
+            "collect gpu1 --metrics [::1]:9846",
             "status --csv --columns host,index,power.draw gpu1",
             "status --csv --replay lab.jsonl --loop 60",
             "--interval 1s status gpu1",
@@ -814,6 +840,7 @@ mod tests {
             ("findings --replay lab.jsonl gpu1", "--replay evaluates a recording and does not take TARGET"),
             ("--demo findings --replay lab.jsonl", "--replay evaluates a recording and does not take --demo"),
             ("--demo record lab.jsonl gpu1", "--demo simulates its hosts and does not take a TARGET"),
+            ("collect --per-process gpu1", "--per-process adds metrics"),
             ("status --csv --json", "--csv and --json are two formats"),
             ("status --columns host", "--columns selects columns of the CSV"),
             ("status --replay lab.jsonl", "--replay prints a recording as CSV"),
@@ -854,6 +881,10 @@ mod tests {
             (
                 "status --csv --columns host,powr.draw",
                 "error: invalid value 'host,powr.draw' for '--columns <NAMES>': there is no column `powr.draw`; did you mean `power.draw`?",
+            ),
+            (
+                "collect --metrics lab.toml",
+                "error: invalid value 'lab.toml' for '--metrics [<ADDRESS>]': write an IP address and a port, as in 127.0.0.1:9846 or [::1]:9846, or a port; write targets before --metrics",
             ),
             ("status --timeout 0", "error: invalid value '0' for '--timeout <S>': write seconds, from 0.1 to 3600"),
             (

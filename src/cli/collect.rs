@@ -5,6 +5,7 @@ use super::collector::event_loop::{Collector, ReadHosts};
 use super::collector::history::HistoryRecorder;
 use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
 use super::exit::warn;
+use super::metrics_server::MetricsServer;
 use super::replay::{Replay, ReplayError};
 use super::{CommandError, print};
 use crate::store::{Directories, History, HistoryError, HistoryWriter};
@@ -36,6 +37,7 @@ pub async fn run(
     if let Some(history) = history {
         collector.state.observe(history);
     }
+    let _metrics = MetricsServer::of_collector(arguments, collector.reader()).await?;
     let simulated = if simulated { ", simulated (--demo)" } else { "" };
     let plural = if hosts == 1 { "" } else { "s" };
     warn(&format!("the collector watches {hosts} host{plural}{simulated}"));
@@ -132,12 +134,12 @@ pub fn print_unit(arguments: &CollectArgs) -> Result<ExitCode, CommandError> {
     let program = std::env::current_exe()
         .map_err(|error| CommandError::failed(format!("cannot find the path of this program: {error}")))?;
     let folder = std::env::current_dir().unwrap_or_default();
-    print(&unit(&program, &folder, &arguments.targets))?;
+    print(&unit(&program, &folder, arguments))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The unit. Files among the targets become absolute, because a service starts in another folder.
-fn unit(program: &Path, folder: &Path, targets: &[String]) -> String {
+fn unit(program: &Path, folder: &Path, arguments: &CollectArgs) -> String {
     let absolute = |target: &String| {
         let is_file = target.contains('/') && !target.contains("://");
         let is_toml = Path::new(target).extension().is_some_and(|extension| extension == "toml");
@@ -145,7 +147,11 @@ fn unit(program: &Path, folder: &Path, targets: &[String]) -> String {
         if is_file || is_toml { folder.join(path).to_string_lossy().into_owned() } else { target.clone() }
     };
     let words = [program.to_string_lossy().into_owned(), "collect".to_owned()];
-    let words: Vec<String> = words.into_iter().chain(targets.iter().map(absolute)).map(|word| quoted(&word)).collect();
+    let metrics = arguments.metrics.map(|address| ["--metrics".to_owned(), address.to_string()]);
+    let per_process = arguments.per_process.then(|| "--per-process".to_owned());
+    let options = metrics.into_iter().flatten().chain(per_process);
+    let targets = arguments.targets.iter().map(absolute);
+    let words: Vec<String> = words.into_iter().chain(targets).chain(options).map(|word| quoted(&word)).collect();
     format!(
         "\
 # A systemd user unit for the collector of gpufleet. To install it:
@@ -199,11 +205,17 @@ mod tests {
     #[test]
     fn the_unit_has_absolute_paths_and_quoted_words() {
         let targets = ["lab.toml", "gpu1", "@rack1", "my hosts/a%b.toml", "ssh://gpu$2"].map(str::to_owned);
-        let text = unit(Path::new("/usr/bin/gpufleet"), Path::new("/home/ann"), &targets);
+        let arguments = CollectArgs {
+            targets: targets.to_vec(),
+            print_unit: true,
+            metrics: Some(([127, 0, 0, 1], 9846).into()),
+            per_process: true,
+        };
+        let text = unit(Path::new("/usr/bin/gpufleet"), Path::new("/home/ann"), &arguments);
         let start = text.lines().find(|line| line.starts_with("ExecStart=")).expect("a command");
         assert_eq!(
             start,
-            "ExecStart=/usr/bin/gpufleet collect /home/ann/lab.toml gpu1 @rack1 \"/home/ann/my hosts/a%%b.toml\" ssh://gpu$$2"
+            "ExecStart=/usr/bin/gpufleet collect /home/ann/lab.toml gpu1 @rack1 \"/home/ann/my hosts/a%%b.toml\" ssh://gpu$$2 --metrics 127.0.0.1:9846 --per-process"
         );
         assert!(text.contains("loginctl enable-linger"));
     }

@@ -29,6 +29,7 @@ mod background_writer;
 mod dispatch;
 mod exit;
 mod heap;
+mod metrics_server;
 mod notification_hook;
 mod notify;
 mod one_shot;

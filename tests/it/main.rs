@@ -12,6 +12,7 @@ mod findings;
 mod hostile;
 mod imports;
 mod lab;
+mod metrics;
 mod notifications;
 mod nvidia_smi;
 mod probe;

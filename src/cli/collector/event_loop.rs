@@ -101,7 +101,6 @@ impl Collector {
     }
 
     /// Returns a reader of the state for another task.
-    #[allow(dead_code, reason = "the metrics server and the socket read the state")]
     pub(in crate::cli) fn reader(&self) -> StateReader {
         self.reader.clone()
     }
