@@ -49,6 +49,8 @@ pub mod fuzzing;
 #[cfg(feature = "controller")]
 pub mod output;
 #[cfg(feature = "controller")]
+pub mod share;
+#[cfg(feature = "controller")]
 pub mod sim;
 #[cfg(feature = "controller")]
 pub mod ssh;

@@ -143,6 +143,7 @@ fn hosts() -> Value {
         "reserved": { "type": "string", "pattern": r"^[0-9,\s-]*$" },
         "signals": choice(&["none", "own", "all"]),
         "shared_account": { "type": "boolean" },
+        "share": choice(&["none", "names", "commands"]),
         "role": choice(&["serving", "training"]),
         "diagnosis": { "$ref": "#/$defs/diagnosis" },
     });

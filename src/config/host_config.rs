@@ -49,8 +49,35 @@ pub struct HostConfig {
     pub signals: SignalRule,
     /// Several people share this account, so a process of the same user may belong to someone else.
     pub shared_account: bool,
+    /// What a collector shares of the processes on this host with other accounts.
+    pub sharing: Sharing,
     /// The rule thresholds of this host; `None` for the defaults.
     pub thresholds: Option<Arc<Thresholds>>,
+    /// The collector that reads this host for this program; `None` for a direct connection. hosts.toml has no such key.
+    pub relayed_by: Option<SafeText>,
+}
+
+/// What a collector shares of the processes on a host with other accounts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    /// Their GPU use, but neither users nor programs.
+    None,
+    /// Users and names of programs, without arguments and paths.
+    #[default]
+    Names,
+    /// Everything that the collector sees.
+    Commands,
+}
+
+impl Sharing {
+    /// The word in hosts.toml.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Names => "names",
+            Self::Commands => "commands",
+        }
+    }
 }
 
 /// How to connect to a host.
@@ -122,13 +149,20 @@ impl HostConfig {
             reserved: Vec::new(),
             signals: SignalRule::Own,
             shared_account: false,
+            sharing: Sharing::default(),
             thresholds: None,
+            relayed_by: None,
         }
     }
 
     /// Returns the host name or IP address to connect to.
     pub fn address(&self) -> &str {
         self.address.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whether ssh accepts the address as a host name.
+    pub fn has_valid_address(&self) -> bool {
+        super::targets::check_host(self.address(), 0..0).is_ok()
     }
 
     /// Whether this host is the local machine.

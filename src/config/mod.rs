@@ -19,7 +19,7 @@ mod values;
 pub use crate::wire::shell::shell_word;
 pub use diagnostic::{Diagnostic, FileDiagnostics, did_you_mean, nearest};
 pub use file::{HostEntry, HostsFile, MAX_FILE_BYTES, SourceLocation};
-pub use host_config::{Backend, HostConfig, ProbeChoice, SignalRule};
+pub use host_config::{Backend, HostConfig, ProbeChoice, Sharing, SignalRule};
 pub use notifications::{MinSeverity, Notifications, Rate};
 pub use select::{Overrides, SelectError, Selection, select};
 pub use targets::{Hop, HostTarget, Target, TargetError, parse_hops, parse_target, parse_word_list};

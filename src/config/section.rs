@@ -6,7 +6,7 @@ use super::values::{
     ParseContext, SpannedValue, boolean, mismatch, not_among, parse_indexes, parse_interval, parse_path, spanned, text,
     unknown_key,
 };
-use super::{Backend, Diagnostic, Hop, HostConfig, ProbeChoice, SignalRule, Thresholds, parse_hops};
+use super::{Backend, Diagnostic, Hop, HostConfig, ProbeChoice, Sharing, SignalRule, Thresholds, parse_hops};
 use crate::wire::SafeText;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of a `[[hosts]]` section. `[defaults]` takes the same keys except `name`.
-pub(super) const KEYS: [&str; 21] = [
+pub(super) const KEYS: [&str; 22] = [
     "name",
     "address",
     "port",
@@ -36,6 +36,7 @@ pub(super) const KEYS: [&str; 21] = [
     "reserved",
     "signals",
     "shared_account",
+    "share",
     "role",
     "diagnosis",
 ];
@@ -83,6 +84,7 @@ pub(super) struct Section {
     reserved: Option<Vec<u32>>,
     signals: Option<SignalRule>,
     shared_account: Option<bool>,
+    sharing: Option<Sharing>,
     is_serving: Option<bool>,
     diagnosis: Option<ThresholdChanges>,
 }
@@ -133,6 +135,7 @@ impl Section {
             "reserved" => self.reserved = Some(parse_indexes(text("reserved", value)?, at)?),
             "signals" => self.signals = Some(signals(text("signals", value)?, at)?),
             "shared_account" => self.shared_account = Some(boolean("shared_account", value)?),
+            "share" => self.sharing = Some(sharing(text("share", value)?, at)?),
             "role" => self.is_serving = Some(role(value)?),
             unknown => return Err(unknown_key(unknown, key.span(), KEYS)),
         }
@@ -178,7 +181,9 @@ impl Section {
                 .or(defaults.signals)
                 .unwrap_or(built_in.signals),
             shared_account: self.shared_account.or(defaults.shared_account).unwrap_or(built_in.shared_account),
+            sharing: self.sharing.or(defaults.sharing).unwrap_or(built_in.sharing),
             thresholds,
+            relayed_by: None,
         }
     }
 
@@ -250,6 +255,15 @@ pub(super) fn signals(word: &str, at: Range<usize>) -> Result<SignalRule, Diagno
         "own" => Ok(SignalRule::Own),
         "all" => Ok(SignalRule::All),
         _ => Err(not_among("signals", word, at, &["none", "own", "all"])),
+    }
+}
+
+fn sharing(word: &str, at: Range<usize>) -> Result<Sharing, Diagnostic> {
+    match word {
+        "none" => Ok(Sharing::None),
+        "names" => Ok(Sharing::Names),
+        "commands" => Ok(Sharing::Commands),
+        _ => Err(not_among("share", word, at, &["none", "names", "commands"])),
     }
 }
 

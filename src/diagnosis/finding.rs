@@ -31,7 +31,8 @@ impl Severity {
 }
 
 /// The confidence of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Confidence {
     /// The readings have another explanation that cannot be ruled out.
     Suspected,
@@ -53,7 +54,8 @@ impl Confidence {
 }
 
 /// The phase of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FindingPhase {
     /// The condition does not hold. Appears only in transitions.
     Clear,
@@ -223,7 +225,6 @@ impl Finding {
     }
 
     /// Sets how long the condition has held.
-    #[cfg(test)]
     pub(crate) fn set_lasted(&mut self, lasted: Duration) {
         self.lasted = lasted;
     }

@@ -4,6 +4,7 @@ use super::RuleId;
 use super::host_diagnosis::HostDiagnosis;
 use crate::config::Thresholds;
 use crate::fleet::Moment;
+use crate::wire::SafeText;
 use std::time::Duration;
 
 /// A number of GPUs, jobs or hosts that could not be evaluated, with the reason.
@@ -12,15 +13,15 @@ pub struct NotJudged {
     /// The number.
     pub count: u32,
     /// The noun in the singular: `GPU`, `MIG instance`, `job`, `host`.
-    pub what: &'static str,
+    pub what: SafeText,
     /// The reason, as it follows the noun: `without a power limit`.
-    pub why: &'static str,
+    pub why: SafeText,
 }
 
 impl std::fmt::Display for NotJudged {
     /// For example "1 GPU without a power limit".
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plural = match (self.count, self.what) {
+        let plural = match (self.count, self.what.as_str()) {
             (1, _) => "",
             (_, what) if what.ends_with('s') => "es",
             _ => "s",
@@ -81,7 +82,8 @@ pub(super) fn list(hosts: &[HostDiagnosis], now: Option<Moment>) -> Vec<NotJudge
         (shared, "job", "on a shared GPU without per-process utilisation"),
     ];
     let known = all.into_iter().filter(|(count, ..)| *count > 0);
-    let mut list: Vec<NotJudged> = known.map(|(count, what, why)| NotJudged { count, what, why }).collect();
+    let mut list: Vec<NotJudged> =
+        known.map(|(count, what, why)| NotJudged { count, what: what.into(), why: why.into() }).collect();
     list.sort_by_key(|entry| std::cmp::Reverse(entry.count));
     list
 }

@@ -90,6 +90,28 @@ pub enum ConnectPhase {
 }
 
 impl ConnectPhase {
+    /// Every phase, in order.
+    const ALL: [Self; 7] =
+        [Self::Queued, Self::Name, Self::Tcp, Self::KeyExchange, Self::Login, Self::Probe, Self::FirstSample];
+
+    /// The name between programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Name => "name",
+            Self::Tcp => "tcp",
+            Self::KeyExchange => "key_exchange",
+            Self::Login => "login",
+            Self::Probe => "probe",
+            Self::FirstSample => "first_sample",
+        }
+    }
+
+    /// The phase with this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.word() == word)
+    }
+
     /// The name on the screen.
     pub fn description(self) -> &'static str {
         match self {
@@ -363,6 +385,8 @@ pub enum HostUpdate {
     Inventory(Box<Inventory>),
     /// New readings.
     Snapshot(Box<Snapshot>),
+    /// The last readings are this old: a collector passed them on after they had arrived.
+    ReadingsAge(Duration),
     /// A heartbeat returned after this time.
     RoundTrip(Duration),
     /// No line for 3 s, or no readings for 3 intervals.
@@ -492,7 +516,7 @@ impl ConnectionLog {
                 self.add(&format!("answer to request {}: {text}", reply.id), false, now);
             }
             HostUpdate::Misbehaves(misbehavior) => self.add(&misbehavior.text(), true, now),
-            HostUpdate::RoundTrip(_) => {}
+            HostUpdate::RoundTrip(_) | HostUpdate::ReadingsAge(_) => {}
         }
     }
 

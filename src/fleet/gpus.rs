@@ -43,6 +43,11 @@ impl GpuState {
         }
     }
 
+    /// The state with this name in JSON.
+    pub fn from_json_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.json_word() == word)
+    }
+
     /// The name in JSON.
     pub fn json_word(self) -> &'static str {
         match self {

@@ -185,10 +185,14 @@ impl Host {
         self.processes.ended()
     }
 
-    /// Whether the process runs as the login user; `false` if either user is unknown.
+    /// Whether the process runs as the login user; `false` if either user is unknown. Without a uid the names decide: of a
+    /// relayed host only the name of the viewer's account is known.
     pub fn belongs_to_login_user(&self, process: &Process) -> bool {
-        let login = self.hello.as_ref().and_then(|hello| hello.login_uid);
-        login.is_some() && process.facts().and_then(|facts| facts.uid) == login
+        let (Some(hello), Some(facts)) = (&self.hello, process.facts()) else { return false };
+        match hello.login_uid {
+            Some(uid) => facts.uid == Some(uid),
+            None => hello.login_user.is_some() && facts.user == hello.login_user,
+        }
     }
 
     /// The readings of the last two hours.
@@ -240,6 +244,12 @@ impl Host {
                 HostChange::Data
             }
             HostUpdate::Snapshot(snapshot) => self.apply_snapshot(*snapshot, now),
+            HostUpdate::ReadingsAge(age) => {
+                if self.snapshot.is_some() {
+                    self.received_at = Some(now.minus(age));
+                }
+                HostChange::Data
+            }
             HostUpdate::RoundTrip(round_trip) => {
                 self.round_trip = Some(round_trip);
                 if matches!(self.link, Link::Stale { .. }) {

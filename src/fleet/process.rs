@@ -4,6 +4,7 @@ use super::Moment;
 use crate::wire::{
     Ancestor, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText,
 };
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The identity of a process across pid reuse and reboots.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessKey {
     /// The host's boot id.
     pub boot_id: Option<SafeText>,
@@ -312,7 +313,8 @@ fn short_id(id: &SafeText) -> String {
 }
 
 /// The property that the processes of one job on one host share.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum JobKey {
     /// A Slurm job.
     Slurm {

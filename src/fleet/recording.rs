@@ -300,7 +300,7 @@ impl Recorder {
                 misbehaves = Some(misbehavior);
                 (None, None)
             }
-            HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) => (None, None),
+            HostUpdate::RoundTrip(_) | HostUpdate::ReadingsAge(_) | HostUpdate::Reply(_) => (None, None),
         };
         let mut lines = Vec::new();
         // Rounded to milliseconds, the precision of the time of arrival.
@@ -437,7 +437,7 @@ fn remove(text: &mut Option<SafeText>) {
 }
 
 /// Keeps the name of the program and marks that arguments followed.
-fn program_only(argv: &mut Vec<SafeText>) {
+pub(crate) fn program_only(argv: &mut Vec<SafeText>) {
     let Some(first) = argv.first() else { return };
     // A process that set its own title has all arguments in one piece.
     let (program, arguments) = first.split_once(' ').unwrap_or((first, ""));

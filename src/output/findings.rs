@@ -263,9 +263,9 @@ pub struct JsonNotJudged {
     /// The number.
     pub count: u32,
     /// The kind: GPUs, MIG instances or hosts.
-    pub what: &'static str,
+    pub what: SafeText,
     /// The reason.
-    pub why: &'static str,
+    pub why: SafeText,
 }
 
 /// A change of a finding.
@@ -336,7 +336,7 @@ impl JsonSilent {
 
 impl JsonNotJudged {
     fn new(not_judged: &NotJudged) -> Self {
-        Self { count: not_judged.count, what: not_judged.what, why: not_judged.why }
+        Self { count: not_judged.count, what: not_judged.what.clone(), why: not_judged.why.clone() }
     }
 }
 

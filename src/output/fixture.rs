@@ -277,8 +277,8 @@ pub(super) fn with_findings_report(check: impl FnOnce(&FindingsReport<'_>)) {
     });
     let findings: Vec<&Finding> = findings.iter().collect();
     let not_judged = [
-        NotJudged { count: 7, what: "MIG instance", why: "without a utilization" },
-        NotJudged { count: 1, what: "GPU", why: "without a power limit" },
+        NotJudged { count: 7, what: "MIG instance".into(), why: "without a utilization".into() },
+        NotJudged { count: 1, what: "GPU".into(), why: "without a power limit".into() },
     ];
     check(&FindingsReport {
         fleet: &fleet_of_findings(),

@@ -129,15 +129,28 @@ fn check_count(items: &'static str, count: usize, limit: usize) -> Result<(), Co
 const MAX_IDLE_CAPACITY_BYTES: usize = 8 * 1024;
 
 /// Splits a stream of bytes into lines. It never holds more than one line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LineBuffer {
     bytes: Vec<u8>,
+    /// The maximum length of a line.
+    limit: usize,
     /// Number of bytes searched for a newline, so that a line that arrives in pieces is searched once.
     scanned: usize,
     consumed: usize,
 }
 
+impl Default for LineBuffer {
+    fn default() -> Self {
+        Self::with_limit(MAX_LINE_BYTES)
+    }
+}
+
 impl LineBuffer {
+    /// A buffer for lines of at most `limit` bytes, instead of [`MAX_LINE_BYTES`].
+    pub fn with_limit(limit: usize) -> Self {
+        Self { bytes: Vec::new(), limit, scanned: 0, consumed: 0 }
+    }
+
     /// Appends bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.consumed > 0 {
@@ -154,13 +167,13 @@ impl LineBuffer {
     /// Returns the next line without its newline and carriage return, or `None` if it is not complete.
     ///
     /// # Errors
-    /// [`CodecError::LineTooLong`] if there is no newline within [`MAX_LINE_BYTES`].
+    /// [`CodecError::LineTooLong`] if there is no newline within the limit.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, CodecError> {
         let start = self.consumed;
         match self.bytes[self.scanned..].iter().position(|&byte| byte == b'\n') {
             Some(offset) => {
                 let end = self.scanned + offset;
-                if end - start > MAX_LINE_BYTES {
+                if end - start > self.limit {
                     return Err(CodecError::LineTooLong);
                 }
                 self.consumed = end + 1;
@@ -168,7 +181,7 @@ impl LineBuffer {
                 let line = &self.bytes[start..end];
                 Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
             }
-            None if self.bytes.len() - start > MAX_LINE_BYTES => Err(CodecError::LineTooLong),
+            None if self.bytes.len() - start > self.limit => Err(CodecError::LineTooLong),
             None => {
                 self.scanned = self.bytes.len();
                 Ok(None)

@@ -92,6 +92,14 @@ limited_lists! {
     named_ranks: MAX_NAMED_RANKS, "named ranks";
 }
 
+/// For `#[serde(deserialize_with)]` outside of the wire protocol: a list of at most `N` entries.
+#[cfg(feature = "controller")]
+pub(crate) fn at_most<'de, const N: usize, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    List::new(N, "entries in a list").deserialize(deserializer)
+}
+
 /// For `#[serde(deserialize_with)]`: a list of GPUs that may be `null`.
 pub(super) fn slurm_gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u32>>, D::Error> {
     struct OptionalVisitor;

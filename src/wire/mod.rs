@@ -28,7 +28,7 @@ pub mod safe_text;
 pub mod shell;
 
 mod columns;
-mod open_enum;
+pub(crate) mod open_enum;
 
 pub use examination::{
     Communicator, Examination, ExaminationPart, ExaminationRefusal, Frame, LinkErrorCount, LinkReading, NamedRank,

@@ -12,7 +12,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// The functions that `#[serde(remote = "Self")]` derives, as a trait.
-pub(super) trait DerivedDeserialize<'de>: Sized {
+pub(crate) trait DerivedDeserialize<'de>: Sized {
     /// Deserializes the enum with the derived implementation.
     fn deserialize_derived<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
@@ -42,10 +42,10 @@ macro_rules! open_enums {
     )*};
 }
 
-pub(super) use open_enums;
+pub(crate) use open_enums;
 
 /// Reads `"variant"` and `{"variant": data}`.
-pub(super) struct Visitor<T>(PhantomData<T>);
+pub(crate) struct Visitor<T>(PhantomData<T>);
 
 impl<T> Default for Visitor<T> {
     fn default() -> Self {

@@ -1,0 +1,177 @@
+//! Findings as the collector sends them: moments as ages, hosts by name.
+
+use super::frame::{
+    DiagnosisFrame, FINDINGS_PER_LINE, FindingFrame, GpuFrame, MAX_FINDINGS, MAX_SUBJECTS, NotJudgedFrame,
+    ProcessFrame, RuleFrame,
+};
+use super::privacy::Audience;
+use crate::config::Sharing;
+use crate::diagnosis::{Engine, Finding, FindingGpu, FindingProcess, NotJudged, RuleId, SnoozeEnd};
+use crate::fleet::{Fleet, HostId, JobKey, Moment};
+use crate::wire::SafeText;
+use std::time::Duration;
+
+/// The lines with the whole diagnosis, as far as the hosts share it with this audience. A finding about several hosts is
+/// shared like the strictest of them.
+pub(super) fn lines(engine: &Engine, fleet: &Fleet, audience: Audience, now: Moment) -> Vec<DiagnosisFrame> {
+    let frame = |finding: &Finding| {
+        let hosts = finding.hosts.iter().filter_map(|(id, _)| fleet.host(*id));
+        let sharing = hosts.map(|host| audience.sharing(&host.config)).min().unwrap_or(Sharing::None);
+        FindingFrame::new(finding, fleet, sharing, now)
+    };
+    let findings: Vec<FindingFrame> = engine.findings().take(MAX_FINDINGS).map(frame).collect();
+    let not_judged =
+        engine.not_judged().into_iter().map(|one| NotJudgedFrame { count: one.count, what: one.what, why: one.why });
+    let rules = engine
+        .rules_with_too_little_history(fleet)
+        .into_iter()
+        .map(|(rule, time)| RuleFrame { rule: rule.word().into(), seconds: time.as_secs_f64() });
+    let mut lines = vec![DiagnosisFrame {
+        not_judged: not_judged.collect(),
+        too_little_history: rules.collect(),
+        ..DiagnosisFrame::default()
+    }];
+    lines.extend(
+        findings
+            .chunks(FINDINGS_PER_LINE)
+            .map(|part| DiagnosisFrame { findings: part.to_vec(), ..DiagnosisFrame::default() }),
+    );
+    lines
+}
+
+impl FindingFrame {
+    fn new(finding: &Finding, fleet: &Fleet, sharing: Sharing, now: Moment) -> Self {
+        let name = |id: HostId| fleet.host(id).map(|host| host.name().clone()).unwrap_or_default();
+        let ago = |moment: Moment| now.since(moment).as_secs_f64();
+        let snooze = match finding.snoozed {
+            Some(SnoozeEnd::At(until)) => Some(now.until(until).as_secs_f64()),
+            Some(SnoozeEnd::OnChange) | None => None,
+        };
+        let flags = [
+            (finding.is_mine, "mine"),
+            (finding.at_least, "at_least"),
+            (finding.is_preexisting, "preexisting"),
+            (finding.is_flapping, "flapping"),
+            (finding.is_frozen, "frozen"),
+            (finding.snoozed.is_some(), "snoozed"),
+        ];
+        let shows_commands = sharing == Sharing::Commands;
+        let command = |process: &FindingProcess| {
+            if shows_commands { process.command.clone() } else { SafeText::default() }
+        };
+        Self {
+            id: finding.id.clone(),
+            rule: finding.rule.word().into(),
+            severity: finding.severity,
+            confidence: finding.confidence,
+            phase: finding.phase,
+            since_seconds: ago(finding.since),
+            lasted_seconds: finding.lasted(now).as_secs_f64(),
+            fired_seconds: finding.fired_at.map(ago),
+            due_in_seconds: finding.due.map(|due| now.until(due).as_secs_f64()),
+            hosts: finding.hosts.iter().take(MAX_SUBJECTS).map(|(_, name)| name.clone()).collect(),
+            gpus: finding
+                .gpus
+                .iter()
+                .take(MAX_SUBJECTS)
+                .map(|gpu| GpuFrame {
+                    host: name(gpu.host),
+                    position: gpu.position,
+                    index: gpu.index,
+                    uuid: gpu.uuid.clone(),
+                })
+                .collect(),
+            job: finding.job.clone().filter(|job| shows_commands || !matches!(job, JobKey::Container { .. })),
+            processes: finding
+                .processes
+                .iter()
+                .take(MAX_SUBJECTS)
+                .map(|process| ProcessFrame {
+                    host: name(process.host),
+                    key: process.key.clone(),
+                    command: command(process),
+                })
+                .collect(),
+            user: finding.user.clone().filter(|_| sharing != Sharing::None),
+            // The evidence quotes commands, users and paths of logs.
+            sentence: if shows_commands { finding.sentence.clone() } else { finding.rule.info().title.into() },
+            figures: finding.figures.clone(),
+            next_check: if shows_commands { finding.next_check.clone() } else { SafeText::default() },
+            flags: flags.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word.into()).collect(),
+            snoozed_for_seconds: snooze,
+        }
+    }
+
+    /// The finding for a viewer, or `None` if its rule or its host is unknown here.
+    fn finding(self, id_of: &dyn Fn(&SafeText) -> Option<HostId>, now: Moment) -> Option<Finding> {
+        let rule = RuleId::from_word(&self.rule)?;
+        let span = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let hosts: Vec<(HostId, SafeText)> =
+            self.hosts.into_iter().filter_map(|name| Some((id_of(&name)?, name))).collect();
+        let host = hosts.first()?.0;
+        let flag = |word: &str| self.flags.iter().any(|flag| flag == word);
+        let gpus = self.gpus.into_iter().filter_map(|gpu| {
+            Some(FindingGpu { host: id_of(&gpu.host)?, position: gpu.position, index: gpu.index, uuid: gpu.uuid })
+        });
+        let processes = self.processes.into_iter().filter_map(|process| {
+            Some(FindingProcess { host: id_of(&process.host)?, key: process.key, command: process.command })
+        });
+        let mut finding = Finding::blank(rule, host, now);
+        finding.id = self.id;
+        finding.severity = self.severity;
+        finding.confidence = self.confidence;
+        finding.phase = self.phase;
+        finding.since = now.minus(span(self.since_seconds));
+        finding.fired_at = self.fired_seconds.map(|seconds| now.minus(span(seconds)));
+        finding.due = self.due_in_seconds.map(|seconds| now.plus(span(seconds)));
+        finding.hosts = hosts;
+        finding.gpus = gpus.collect();
+        finding.job = self.job;
+        finding.processes = processes.collect();
+        finding.user = self.user;
+        finding.is_mine = flag("mine");
+        finding.sentence = self.sentence;
+        finding.figures = self.figures;
+        finding.next_check = self.next_check;
+        finding.not = rule.info().not;
+        finding.at_least = flag("at_least");
+        finding.is_preexisting = flag("preexisting");
+        finding.is_flapping = flag("flapping");
+        finding.is_frozen = flag("frozen");
+        finding.snoozed = flag("snoozed").then_some(match self.snoozed_for_seconds {
+            Some(seconds) => SnoozeEnd::At(now.plus(span(seconds))),
+            None => SnoozeEnd::OnChange,
+        });
+        finding.set_lasted(span(self.lasted_seconds));
+        Some(finding)
+    }
+}
+
+/// The diagnosis of a collector, for a viewer without an engine.
+#[derive(Debug, Clone, Default)]
+pub struct Diagnosis {
+    /// The findings in the order of the engine.
+    pub findings: Vec<Finding>,
+    /// What could not be evaluated.
+    pub not_judged: Vec<NotJudged>,
+    /// The rules that need a longer observation, with its length.
+    pub too_little_history: Vec<(RuleId, Duration)>,
+}
+
+impl Diagnosis {
+    /// Adds a line. `id_of` finds a host by its name.
+    pub(super) fn take(&mut self, frame: DiagnosisFrame, id_of: &dyn Fn(&SafeText) -> Option<HostId>, now: Moment) {
+        let room = MAX_FINDINGS.saturating_sub(self.findings.len());
+        self.findings.extend(frame.findings.into_iter().take(room).filter_map(|finding| finding.finding(id_of, now)));
+        if !frame.not_judged.is_empty() {
+            let one = |one: NotJudgedFrame| NotJudged { count: one.count, what: one.what, why: one.why };
+            self.not_judged = frame.not_judged.into_iter().map(one).collect();
+        }
+        if !frame.too_little_history.is_empty() {
+            let one = |one: RuleFrame| {
+                Some((RuleId::from_word(&one.rule)?, Duration::try_from_secs_f64(one.seconds).unwrap_or_default()))
+            };
+            self.too_little_history = frame.too_little_history.into_iter().filter_map(one).collect();
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The lines between the collector and a viewer: one JSON object each, with limits that hold while a line is decoded.
+//!
+//! ```text
+//! viewer     {"viewer":{"protocol":1,"version":"0.1.0","follow":true}}
+//! collector  {"collector":{"protocol":1,"version":"0.1.0","host_name":"lab-head",...}}
+//!            {"hosts":{"first":0,"list":[{"name":"hgx-01","digest":"9f2c..."}]}}
+//!            {"host":{"name":"hgx-01","wire":{"hello":{...}}}}
+//!            {"host":{"name":"hgx-01","age_seconds":0.8,"wire":{"snapshot":{...}}}}
+//!            {"host":{"name":"hgx-02","link":{"down":{"error":{...},"retry_in_seconds":12.0,"attempt":4}}}}
+//!            "complete"
+//!            {"host":{"name":"hgx-01","wire":{"snapshot":{...}}}}
+//!            "alive"
+//! ```
+
+use crate::config::HostConfig;
+use crate::diagnosis::{Confidence, FindingPhase, Severity};
+use crate::fleet::recording::RecordedError;
+use crate::fleet::{JobKey, ProcessKey};
+use crate::wire::codec::{self, CodecError};
+use crate::wire::limits::{self, MAX_GPUS};
+use crate::wire::{Message, SafeText};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::fmt;
+
+/// The version of the protocol between collector and viewer. It rises when a line is removed or changes its meaning, not
+/// when a line or a field is added.
+pub const SHARE_PROTOCOL: u32 = 1;
+/// The maximum length of a line without its newline: a message of a probe with its envelope, written again.
+pub const MAX_FRAME_BYTES: usize = 2 << 20;
+/// The maximum number of hosts in one line.
+pub(super) const HOSTS_PER_LINE: usize = 200;
+/// The maximum number of findings in one line.
+pub(super) const FINDINGS_PER_LINE: usize = 50;
+/// The maximum number of rules, and of reasons why something was not judged.
+const MAX_RULES: usize = 256;
+/// The maximum number of hosts of a collector.
+pub(super) const MAX_HOSTS: usize = 10_000;
+/// The maximum number of findings that a collector sends.
+pub(super) const MAX_FINDINGS: usize = 5000;
+
+/// The first and only line of a viewer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewerHello {
+    /// [`SHARE_PROTOCOL`] of the viewer.
+    pub protocol: u32,
+    /// Version of the viewer's package.
+    pub version: SafeText,
+    /// Send updates after the picture. Without it, the collector sends the picture with its findings and closes.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+impl ViewerHello {
+    /// The hello of this program.
+    pub fn new(follow: bool) -> Self {
+        Self { protocol: SHARE_PROTOCOL, version: env!("CARGO_PKG_VERSION").into(), follow }
+    }
+
+    /// The line, with its newline.
+    ///
+    /// # Errors
+    /// Never with these types.
+    pub fn line(&self) -> Result<Vec<u8>, serde_json::Error> {
+        codec::encode(&ViewerLine { viewer: self.clone() })
+    }
+
+    /// Decodes the line of a viewer without its newline.
+    pub(super) fn decode(line: &[u8]) -> Result<Self, FrameError> {
+        Ok(codec::decode_json::<ViewerLine>(line).map_err(FrameError::Wire)?.viewer)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ViewerLine {
+    viewer: ViewerHello,
+}
+
+/// The collector, in its first line.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CollectorInfo {
+    /// [`SHARE_PROTOCOL`] of the collector.
+    pub protocol: u32,
+    /// [`crate::wire::PROTOCOL`] of the messages that it passes on.
+    pub wire_protocol: u32,
+    /// Version of the collector's package.
+    pub version: SafeText,
+    /// Name of its machine.
+    pub host_name: SafeText,
+    /// Its process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: f64,
+    /// What it shares with this viewer: `none`, `names` or `commands`.
+    pub share: SafeText,
+    /// The fleet is simulated.
+    pub simulated: bool,
+}
+
+/// A host of the collector: its place in the list, and the settings that affect how it is shown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostInfo {
+    /// The displayed name; unique.
+    pub name: SafeText,
+    /// See [`settings_digest`].
+    pub digest: SafeText,
+    /// The group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<SafeText>,
+    /// The tags, at most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_TAGS, _, _>")]
+    pub tags: Vec<SafeText>,
+    /// The remark.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<SafeText>,
+    /// Indexes of GPUs that are never shown as free, at most [`MAX_GPUS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_GPUS, _, _>")]
+    pub reserved: Vec<u32>,
+    /// Several people share the account.
+    pub shared_account: bool,
+    /// The sampling interval in seconds.
+    pub interval_seconds: f64,
+}
+
+/// Entries of a list beyond this number are dropped; hosts.toml has fewer.
+const MAX_TAGS: usize = 64;
+
+impl HostInfo {
+    pub(super) fn new(config: &HostConfig) -> Self {
+        Self {
+            name: config.name.clone(),
+            digest: settings_digest(config),
+            group: config.group.clone(),
+            tags: config.tags.iter().take(MAX_TAGS).cloned().collect(),
+            note: config.note.clone(),
+            reserved: config.reserved.iter().take(MAX_GPUS).copied().collect(),
+            shared_account: config.shared_account,
+            interval_seconds: config.interval.as_secs_f64(),
+        }
+    }
+
+    /// Sets these settings in a configuration that says how the viewer reaches the host.
+    pub fn apply(&self, config: &mut HostConfig) {
+        config.group.clone_from(&self.group);
+        config.tags = self.tags.iter().take(MAX_TAGS).cloned().collect();
+        config.note.clone_from(&self.note);
+        config.reserved = self.reserved.iter().take(MAX_GPUS).copied().collect();
+        config.shared_account = self.shared_account;
+        let interval = std::time::Duration::try_from_secs_f64(self.interval_seconds).unwrap_or(config.interval);
+        config.interval = interval.clamp(HostConfig::MIN_INTERVAL, HostConfig::MAX_INTERVAL);
+    }
+}
+
+/// A digest of all settings of a host. Two programs that have read the same hosts.toml get the same digest.
+pub fn settings_digest(config: &HostConfig) -> SafeText {
+    let digest = Sha256::digest(format!("{} {config:?}", env!("CARGO_PKG_VERSION")).as_bytes());
+    SafeText::from(digest.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
+}
+
+/// A line of the collector.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", remote = "Self")]
+#[allow(clippy::large_enum_variant, reason = "nearly all lines are of the large variant")]
+pub enum Frame {
+    /// The first line.
+    Collector(CollectorInfo),
+    /// A part of the list of hosts, in order. `first` is the number of its first host; 0 begins a new list.
+    Hosts {
+        /// The number of the first host, from 0.
+        first: u32,
+        /// The hosts, at most [`HOSTS_PER_LINE`].
+        #[serde(deserialize_with = "limits::at_most::<HOSTS_PER_LINE, _, _>")]
+        list: Vec<HostInfo>,
+    },
+    /// Something about one host.
+    Host(HostFrame),
+    /// A part of the diagnosis; only without `follow`.
+    Diagnosis(DiagnosisFrame),
+    /// The picture is complete.
+    Complete,
+    /// Sent when nothing else was sent for a while.
+    Alive,
+    /// The collector, or the relay in its place, does not serve this viewer. The connection ends.
+    Refused {
+        /// The reason, for programs.
+        kind: RefusalKind,
+        /// The cause and the way out.
+        reason: SafeText,
+    },
+    /// A line that this version does not know. It is ignored.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Why a viewer is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// No collector listens there.
+    NoCollector,
+    /// The socket exists, but this account may not use it.
+    NotPermitted,
+    /// The viewer speaks another version of the protocol.
+    Protocol,
+    /// There are too many viewers.
+    TooMany,
+    /// The collector ends.
+    Ending,
+    /// A reason that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// Something about one host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostFrame {
+    /// The name of the host.
+    pub name: SafeText,
+    /// Seconds since the readings of the message arrived at the collector; absent for a message that has just arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<f64>,
+    /// A message of its probe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Message>,
+    /// The state of its link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkFrame>,
+    /// The round-trip time between collector and host in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trip_seconds: Option<f64>,
+    /// A way in which the host misbehaves, as in a recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misbehavior: Option<SafeText>,
+    /// The state of each GPU in inventory order, as in `status --json`, and how long it is known to hold, in seconds.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_GPUS, _, _>")]
+    pub states: Vec<(SafeText, Option<f64>)>,
+}
+
+/// The state of the link between collector and host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", remote = "Self")]
+pub enum LinkFrame {
+    /// A connection is being made.
+    Connecting {
+        /// The number of the attempt, from 1.
+        attempt: u32,
+        /// [`crate::fleet::ConnectPhase::word`].
+        phase: SafeText,
+    },
+    /// Lines arrive again, after a silence.
+    Live,
+    /// The connection is open, but silent.
+    Stale,
+    /// There is no connection.
+    Down {
+        /// The cause.
+        error: RecordedError,
+        /// Seconds until the next attempt; absent if it waits for the user of the collector.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_in_seconds: Option<f64>,
+        /// How many attempts have failed in a row.
+        attempt: u32,
+    },
+    /// The collector needs its user, for example to accept a host key.
+    NeedsUser {
+        /// What is needed.
+        error: RecordedError,
+    },
+    /// A state that this version does not know. It is ignored.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A part of the diagnosis.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiagnosisFrame {
+    /// Findings in the order of the engine, at most [`FINDINGS_PER_LINE`].
+    #[serde(deserialize_with = "limits::at_most::<FINDINGS_PER_LINE, _, _>")]
+    pub findings: Vec<FindingFrame>,
+    /// What could not be evaluated; in the first line only.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_RULES, _, _>")]
+    pub not_judged: Vec<NotJudgedFrame>,
+    /// The rules that need a longer observation; in the first line only.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_RULES, _, _>")]
+    pub too_little_history: Vec<RuleFrame>,
+}
+
+/// The maximum number of hosts, GPUs and processes of one finding. The evidence names them all; lists are for selection.
+pub(super) const MAX_SUBJECTS: usize = 1024;
+
+/// A finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FindingFrame {
+    pub(super) id: SafeText,
+    /// [`crate::diagnosis::RuleId::word`].
+    pub(super) rule: SafeText,
+    pub(super) severity: Severity,
+    pub(super) confidence: Confidence,
+    pub(super) phase: FindingPhase,
+    /// Seconds since the condition began to hold.
+    pub(super) since_seconds: f64,
+    /// How long it has held.
+    pub(super) lasted_seconds: f64,
+    #[serde(default)]
+    pub(super) fired_seconds: Option<f64>,
+    #[serde(default)]
+    pub(super) due_in_seconds: Option<f64>,
+    /// The names of all hosts concerned; the finding is listed under the first.
+    #[serde(deserialize_with = "limits::at_most::<MAX_SUBJECTS, _, _>")]
+    pub(super) hosts: Vec<SafeText>,
+    #[serde(default, deserialize_with = "limits::at_most::<MAX_SUBJECTS, _, _>")]
+    pub(super) gpus: Vec<GpuFrame>,
+    #[serde(default)]
+    pub(super) job: Option<JobKey>,
+    #[serde(default, deserialize_with = "limits::at_most::<MAX_SUBJECTS, _, _>")]
+    pub(super) processes: Vec<ProcessFrame>,
+    #[serde(default)]
+    pub(super) user: Option<SafeText>,
+    pub(super) sentence: SafeText,
+    #[serde(default)]
+    pub(super) figures: SafeText,
+    #[serde(default)]
+    pub(super) next_check: SafeText,
+    /// Of `mine`, `at_least`, `preexisting`, `flapping`, `frozen` and `snoozed` those that hold.
+    #[serde(default, deserialize_with = "limits::at_most::<16, _, _>")]
+    pub(super) flags: Vec<SafeText>,
+    /// Seconds until the snooze ends; absent if it lasts until the finding changes.
+    #[serde(default)]
+    pub(super) snoozed_for_seconds: Option<f64>,
+}
+
+/// A GPU of a finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct GpuFrame {
+    pub(super) host: SafeText,
+    pub(super) position: usize,
+    pub(super) index: u32,
+    #[serde(default)]
+    pub(super) uuid: Option<SafeText>,
+}
+
+/// A process of a finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct ProcessFrame {
+    pub(super) host: SafeText,
+    pub(super) key: ProcessKey,
+    pub(super) command: SafeText,
+}
+
+/// See [`crate::diagnosis::NotJudged`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NotJudgedFrame {
+    pub(super) count: u32,
+    pub(super) what: SafeText,
+    pub(super) why: SafeText,
+}
+
+/// A rule that needs a longer observation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RuleFrame {
+    pub(super) rule: SafeText,
+    pub(super) seconds: f64,
+}
+
+crate::wire::open_enum::open_enums!(Frame, LinkFrame);
+
+/// Why a line was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FrameError {
+    /// The line is too long.
+    TooLong,
+    /// The line is not JSON of the protocol, or its message exceeds a limit of the wire protocol.
+    Wire(CodecError),
+    /// A list is too long.
+    TooMany {
+        /// The entries.
+        items: &'static str,
+        /// Their maximum number.
+        limit: usize,
+    },
+    /// The lines come in the wrong order.
+    Order(&'static str),
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(formatter, "protocol violation: a line of more than {MAX_FRAME_BYTES} bytes"),
+            Self::Wire(error) => error.fmt(formatter),
+            Self::TooMany { items, limit } => write!(formatter, "protocol violation: more than {limit} {items}"),
+            Self::Order(text) => write!(formatter, "protocol violation: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Encodes a line with its newline; `None` if it would be too long.
+pub fn encode(frame: &Frame) -> Option<Vec<u8>> {
+    codec::encode(frame).ok().filter(|line| line.len() <= MAX_FRAME_BYTES)
+}
+
+/// Decodes a line of the collector without its newline, and checks its limits.
+pub fn decode(line: &[u8]) -> Result<Frame, FrameError> {
+    if line.len() > MAX_FRAME_BYTES {
+        return Err(FrameError::TooLong);
+    }
+    let frame: Frame = codec::decode_json(line).map_err(FrameError::Wire)?;
+    if let Frame::Host(HostFrame { wire: Some(message), .. }) = &frame {
+        codec::check_limits(message).map_err(FrameError::Wire)?;
+    }
+    Ok(frame)
+}

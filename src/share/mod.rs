@@ -1,0 +1,26 @@
+//! The protocol between the collector and its viewers; docs/collector-protocol.md describes it.
+//!
+//! `frame` has the lines and their limits. On the side of the collector, `picture` turns the fleet into lines, `privacy`
+//! leaves out what a viewer must not see, and `hub` hands every line to every viewer through a bounded queue. On the side
+//! of a viewer, `viewer` turns lines back into updates of hosts. `socket` is the only file with IO: it listens, checks
+//! who connects, and connects.
+
+mod findings;
+mod frame;
+mod hub;
+mod picture;
+mod privacy;
+mod socket;
+mod viewer;
+
+pub use findings::Diagnosis;
+pub use frame::{
+    CollectorInfo, Frame, FrameError, HostInfo, MAX_FRAME_BYTES, RefusalKind, SHARE_PROTOCOL, ViewerHello, decode,
+    encode, settings_digest,
+};
+pub use hub::{Hub, LineQueue};
+pub use privacy::Audience;
+pub use socket::{
+    BindError, BoundSocket, ConnectError, SocketGroup, connect, default_socket, serve, socket_candidates,
+};
+pub use viewer::{Demultiplexer, ViewerEvent};
