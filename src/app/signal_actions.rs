@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// A host that has not replied after this time is no longer waited for.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a relayed host, to which an SSH session may have to be opened first.
+const RELAYED_REPLY_TIMEOUT: Duration = Duration::from_secs(40);
 /// Time between the signal to a launcher and the check for workers that survived it.
 const SURVIVOR_CHECK_DELAY: Duration = Duration::from_secs(30);
 /// How long the outcome of one signal stays in the hint bar.
@@ -175,7 +177,8 @@ impl App {
             effects.push(Effect::LogSignal(log_line(signal, target, "requested")));
             let request = Request::Signal { id, boot_id, pid, start_ticks, name, argv, signal };
             effects.push(Effect::Request(target.host, request));
-            let until = now.plus(REPLY_TIMEOUT);
+            let is_relayed = self.fleet.host(target.host).is_some_and(|host| host.config.relayed_by.is_some());
+            let until = now.plus(if is_relayed { RELAYED_REPLY_TIMEOUT } else { REPLY_TIMEOUT });
             signals.pending.insert(id, PendingSignal { target_index: index, target: target.clone(), signal, until });
         }
         if dialog.targets.len() > 1 {

@@ -60,6 +60,8 @@ pub enum Command {
     Collect(CollectArgs),
     /// Print who used the GPUs, from the history of the collector; does not connect; see docs/collector.md.
     Report(ReportArgs),
+    /// Connect standard input and output to the collector on this machine, for gpufleet --collector.
+    Relay(RelayArgs),
     /// Check the connection to each host step by step and suggest how to repair it.
     Doctor(HostsArgs),
     /// Remove the probes that gpufleet installed on the hosts.
@@ -100,9 +102,13 @@ pub struct StatusArgs {
     /// Print the state again every S seconds, 5 by default, until Ctrl-C. The connections stay open.
     #[arg(short, long, visible_alias = "loop", value_name = "S", num_args = 0..=1, default_missing_value = "5", value_parser = period)]
     pub watch: Option<Duration>,
+    /// Ask the hosts, even if a collector on this machine watches them.
+    #[arg(long)]
+    pub direct: bool,
 }
 
 /// Options of `free`.
+#[allow(clippy::struct_excessive_bools, reason = "independent options")]
 #[derive(Debug, Args)]
 pub struct FreeArgs {
     /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
@@ -129,6 +135,9 @@ pub struct FreeArgs {
     /// After this many seconds, use the hosts that have reported by then.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
+    /// Ask the hosts, even if a collector on this machine watches them.
+    #[arg(long)]
+    pub direct: bool,
 }
 
 /// Options of `findings`.
@@ -149,6 +158,9 @@ pub struct FindingsArgs {
     /// Print only findings of at least this severity.
     #[arg(long, value_enum, value_name = "S", default_value = "info")]
     pub min_severity: Level,
+    /// Ask the hosts, even if a collector on this machine watches them.
+    #[arg(long)]
+    pub direct: bool,
     /// Evaluate a recording instead of hosts and print every change; see docs/recording.md.
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
@@ -247,6 +259,20 @@ pub struct CollectArgs {
     /// Add metrics per user, program and Slurm job to those of --metrics. Their labels change with every job.
     #[arg(long)]
     pub per_process: bool,
+    /// Offer the socket for viewers here [default: collect.sock in the state directory].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Let the members of this group use the socket; `share` in hosts.toml decides what they see.
+    #[arg(long, value_name = "NAME")]
+    pub socket_group: Option<String>,
+}
+
+/// Options of `relay`.
+#[derive(Debug, Args)]
+pub struct RelayArgs {
+    /// The socket of the collector [default: that of this account, then /run/gpufleet/collect.sock].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 /// Options of `report`.
@@ -423,6 +449,9 @@ pub enum Theme {
 /// Options of all subcommands.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct GlobalArgs {
+    /// Show the hosts of the collector on this machine, over one SSH session; see docs/collector-protocol.md.
+    #[arg(long, global = true, value_name = "[USER@]HOST")]
+    pub collector: Option<String>,
     /// Time between readings, 250ms to 60s [default: 2s, or the value in hosts.toml].
     #[arg(long, global = true, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
@@ -447,9 +476,10 @@ pub struct GlobalArgs {
 }
 
 /// The subcommands that do not take some of the global options, with the options that they take.
-const TAKES_ONLY: [(&str, &[&str]); 7] = [
+const TAKES_ONLY: [(&str, &[&str]); 8] = [
     ("report", &[]),
     ("completions", &[]),
+    ("relay", &[]),
     ("explain", &[]),
     ("man", &[]),
     ("init", &["ssh_config"]),
@@ -504,6 +534,7 @@ impl Command {
             Self::Collect(collect) => &collect.targets,
             Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
             Self::Report(_)
+            | Self::Relay(_)
             | Self::Init(_)
             | Self::Explain(_)
             | Self::Completions(_)
@@ -521,6 +552,7 @@ impl Command {
             Self::Record(_) => "record",
             Self::Collect(_) => "collect",
             Self::Report(_) => "report",
+            Self::Relay(_) => "relay",
             Self::Doctor(_) => "doctor",
             Self::Clean(_) => "clean",
             Self::Init(_) => "init",
@@ -581,7 +613,18 @@ impl Cli {
         if global.demo && self.all_targets().next().is_some() {
             return error("--demo simulates its hosts and does not take a TARGET".to_owned(), "leave one of them out");
         }
+        if global.collector.is_some() && global.demo {
+            return error(
+                "--collector shows the hosts of a collector and does not take --demo".to_owned(),
+                "leave one of them out",
+            );
+        }
         let Some(command) = &self.command else { return Ok(()) };
+        let takes_collector = matches!(command, Command::Status(_) | Command::Free(_) | Command::Findings(_));
+        if global.collector.is_some() && !takes_collector {
+            let hint = "the screen, `status`, `free` and `findings` take --collector";
+            return error(format!("`{}` does not take --collector", command.name()), hint);
+        }
         if let Some(option) = first(&screen_options) {
             return error(format!("{option} applies only to the screen"), "leave it out with a subcommand");
         }
@@ -637,6 +680,7 @@ impl Cli {
                 }
             }
             Command::Report(_)
+            | Command::Relay(_)
             | Command::Explain(_)
             | Command::Completions(_)
             | Command::Man(_)
@@ -817,6 +861,12 @@ mod tests {
             "--demo record lab.jsonl",
             "collect",
             "collect --print-unit hosts.toml",
+            "collect --socket /run/gpufleet/collect.sock --socket-group lab",
+            "relay",
+            "relay --socket /run/gpufleet/collect.sock",
+            "status --direct",
+            "free --direct -n 2",
+            "findings --direct",
             "--demo collect",
             "report",
             "report --since 4w --until 2026-11-20 --by host --csv --gpu-hour H100=2.5 --kwh 0.3",
@@ -929,6 +979,7 @@ mod tests {
                 "record",
                 "collect",
                 "report",
+                "relay",
                 "doctor",
                 "clean",
                 "init",

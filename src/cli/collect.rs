@@ -7,6 +7,7 @@ use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, 
 use super::exit::warn;
 use super::metrics_server::MetricsServer;
 use super::replay::{Replay, ReplayError};
+use super::shared_fleet::SharedFleet;
 use super::{CommandError, print};
 use crate::store::{Directories, History, HistoryError, HistoryWriter};
 use crate::wire::SafeText;
@@ -33,9 +34,13 @@ pub async fn run(
         (true, None) => None,
         (_, store) => start_history(store.as_deref())?,
     };
+    let clock = setup.clock;
     let mut collector = Collector::start(setup, read_hosts(global, &arguments.targets))?;
     if let Some(history) = history {
         collector.state.observe(history);
+    }
+    if let Some(shared) = SharedFleet::start(arguments, simulated, clock.now(), collector.reader())? {
+        collector.state.observe(shared);
     }
     let _metrics = MetricsServer::of_collector(arguments, collector.reader()).await?;
     let simulated = if simulated { ", simulated (--demo)" } else { "" };

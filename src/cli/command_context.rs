@@ -8,6 +8,7 @@ use crate::config::{
     did_you_mean, parse_target, parse_word_list, select,
 };
 use crate::fleet::Clock;
+use crate::share::HostInfo;
 use crate::sim::SimulatedFleet;
 use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, TraceEvent};
 use crate::store::{Directories, read_text_or_pipe};
@@ -37,6 +38,8 @@ pub struct CommandContext {
     pub simulated: bool,
     /// How to notify the user of findings.
     pub notifications: Notifications,
+    /// The collector that reads the hosts, with `--collector`.
+    pub collector: Option<ChosenCollector>,
 }
 
 /// The hosts of a command.
@@ -125,6 +128,7 @@ impl CommandContext {
                     clock: Clock::start(1.0),
                     simulated: false,
                     notifications,
+                    collector: None,
                 }
             }
             SelectedHosts::Simulated(count) => {
@@ -142,10 +146,94 @@ impl CommandContext {
                     clock,
                     simulated: true,
                     notifications: Notifications::default(),
+                    collector: None,
                 }
             }
         }
     }
+}
+
+/// The address of a relayed host whose name cannot be used with ssh: it never resolves (RFC 2606), and says what to do.
+const NO_ENTRY: &str = "add-an-entry-to-hosts-toml.invalid";
+
+/// The collector that `--collector` names, and the hosts to show.
+pub struct ChosenCollector {
+    /// Its machine.
+    pub machine: Arc<HostConfig>,
+    /// The hosts of hosts.toml: how this program reaches them.
+    pub known: Vec<Arc<HostConfig>>,
+    /// The names on the command line; all hosts of the collector if empty.
+    pub wanted: Vec<SafeText>,
+}
+
+impl ChosenCollector {
+    /// The configurations of the hosts to show, in the order of the command line, else in that of the collector.
+    ///
+    /// # Errors
+    /// The collector does not watch a host of the command line.
+    pub fn hosts(&self, listed: &[HostInfo]) -> Result<Vec<Arc<HostConfig>>, CommandError> {
+        if let Some(missing) = self.wanted.iter().find(|name| !listed.iter().any(|host| host.name == **name)) {
+            let some: Vec<&str> = listed.iter().take(8).map(|host| host.name.as_str()).collect();
+            let more = if listed.len() > some.len() { ", ..." } else { "" };
+            return Err(CommandError::failed(format!(
+                "the collector on {} does not watch {missing}\n  hint: it watches {}{more}",
+                self.machine.name,
+                some.join(", ")
+            )));
+        }
+        let config = |host: &HostInfo| {
+            let known = self.known.iter().find(|known| known.name == host.name);
+            let mut config = known.map_or_else(|| HostConfig::named(host.name.clone()), |known| (**known).clone());
+            // The name comes from another machine: a shell behind ssh must not interpret it, and it must not mean this one.
+            if known.is_none() && (!config.has_valid_address() || config.is_local()) {
+                config.address = Some(NO_ENTRY.to_owned());
+            }
+            host.apply(&mut config);
+            config.relayed_by = Some(self.machine.name.clone());
+            Arc::new(config)
+        };
+        if self.wanted.is_empty() {
+            return Ok(listed.iter().map(config).collect());
+        }
+        Ok(self.wanted.iter().filter_map(|name| listed.iter().find(|host| host.name == *name)).map(config).collect())
+    }
+}
+
+/// Returns the collector that `--collector` names, with the hosts that hosts.toml and the command line name.
+///
+/// # Errors
+/// As for [`select_hosts`]; a missing hosts.toml is no error.
+pub fn choose_collector(
+    global: &GlobalArgs,
+    machine: &str,
+    targets: &[String],
+) -> Result<(ChosenCollector, Notifications), HostSelectionError> {
+    let known = match select_hosts(global, targets) {
+        Err(HostSelectionError::NoTarget) => (Vec::new(), Notifications::default()),
+        Ok(SelectedHosts::Real(hosts, notifications)) => (hosts, notifications),
+        Ok(SelectedHosts::Simulated(_)) => {
+            return Err(CommandError::usage(
+                "--collector shows the hosts of a collector and does not take --demo\n  hint: leave one of them out",
+            )
+            .into());
+        }
+        Err(failed) => return Err(failed),
+    };
+    let (known, notifications) = known;
+    let machines = match select_hosts(global, &[machine.to_owned()])? {
+        SelectedHosts::Real(hosts, _) => hosts,
+        SelectedHosts::Simulated(_) => Vec::new(),
+    };
+    let Ok([machine]) = <[HostConfig; 1]>::try_from(machines) else {
+        let text = format!(
+            "--collector takes one machine, `{}` is not one\n  hint: as in --collector lab-head",
+            SafeText::new(machine)
+        );
+        return Err(CommandError::usage(text).into());
+    };
+    let known: Vec<Arc<HostConfig>> = known.into_iter().map(Arc::new).collect();
+    let wanted = if targets.is_empty() { Vec::new() } else { known.iter().map(|host| host.name.clone()).collect() };
+    Ok((ChosenCollector { machine: Arc::new(machine), known, wanted }, notifications))
 }
 
 /// Opens channels over SSH with one shared context.
@@ -386,6 +474,29 @@ fn check_fd_limit(hosts: usize, needed: u64, allowed: u64) -> Result<(), Command
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_a_collector_are_used_with_ssh_only_if_they_are_harmless() {
+        let listed = ["hgx-01", "-oProxyCommand=x", "$(reboot)", "localhost", "room 1"].map(|name| HostInfo {
+            name: name.into(),
+            interval_seconds: 5.0,
+            ..HostInfo::default()
+        });
+        let known = HostConfig { address: Some("10.0.0.7".into()), ..HostConfig::named("room 1") };
+        let chosen = ChosenCollector {
+            machine: Arc::new(HostConfig::named("lab-head")),
+            known: vec![Arc::new(known)],
+            wanted: Vec::new(),
+        };
+        let hosts = chosen.hosts(&listed).expect("hosts");
+        let addresses: Vec<&str> = hosts.iter().map(|host| host.address()).collect();
+        assert_eq!(addresses, ["hgx-01", NO_ENTRY, NO_ENTRY, NO_ENTRY, "10.0.0.7"]);
+        assert!(hosts.iter().all(|host| host.relayed_by.as_deref() == Some("lab-head")));
+        assert!(hosts.iter().all(|host| host.interval == Duration::from_secs(5)));
+        let chosen = ChosenCollector { wanted: vec!["room 1".into(), "hgx-01".into()], ..chosen };
+        let names: Vec<_> = chosen.hosts(&listed).expect("hosts").iter().map(|host| host.name.clone()).collect();
+        assert_eq!(names, ["room 1", "hgx-01"], "in the order of the command line");
+    }
 
     #[test]
     fn a_low_limit_is_reported_with_the_number_of_hosts_that_fit() {

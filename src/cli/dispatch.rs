@@ -1,11 +1,13 @@
 //! Runs the subcommand that the command line names.
 
-use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
+use super::command_context::{
+    ChosenCollector, CommandContext, HostSelectionError, SelectedHosts, choose_collector, select_hosts,
+};
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{
-    CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, report,
-    schema, status, status_csv, tui, why,
+    CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, relay,
+    report, schema, status, status_csv, tui, why,
 };
 use crate::cli::arguments::{Cli, CollectArgs, Command, FindingsArgs, StatusArgs};
 use crate::ssh::Interaction;
@@ -29,11 +31,14 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     heap::configure();
     match &cli.command {
         None => {
-            let (hosts, runtime) = prepare(cli, &cli.targets, HostSelectionError::for_tui)?;
+            let (hosts, collector, runtime) = prepare(cli, &cli.targets, HostSelectionError::for_tui)?;
             run_to_completion(runtime, async {
-                tui::event_loop::run(CommandContext::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await
+                let mut setup = CommandContext::new(&cli.global, hosts, Interaction::Ask);
+                setup.collector = collector;
+                tui::event_loop::run(setup, &cli.screen).await
             })
         }
+        Some(Command::Relay(arguments)) => relay::run(arguments),
         Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Completions(arguments)) => completions::run(arguments),
@@ -56,7 +61,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
 
 /// Runs a subcommand that connects to hosts.
 fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> {
-    let (hosts, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
+    let (hosts, collector, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
     // A service cannot answer prompts, so the collector refuses them also when somebody tries it on a terminal.
     let asks = is_interactive() && !matches!(command, Command::Collect(_));
     let interaction = if asks { Interaction::Ask } else { Interaction::Refuse };
@@ -65,7 +70,8 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             let (setup, trace_events) = CommandContext::with_trace_events(&cli.global, hosts, interaction);
             return doctor::run(setup, trace_events).await;
         }
-        let setup = CommandContext::new(&cli.global, hosts, interaction);
+        let mut setup = CommandContext::new(&cli.global, hosts, interaction);
+        setup.collector = collector;
         match command {
             Command::Clean(_) => clean::run(setup).await,
             Command::Status(arguments) => status::run(setup, arguments).await,
@@ -76,6 +82,7 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Record(arguments) => record::run(setup, arguments).await,
             Command::Doctor(_)
             | Command::Report(_)
+            | Command::Relay(_)
             | Command::Init(_)
             | Command::Explain(_)
             | Command::Completions(_)
@@ -90,8 +97,14 @@ fn prepare(
     cli: &Cli,
     targets: &[String],
     selection_error: fn(HostSelectionError) -> CommandError,
-) -> Result<(SelectedHosts, Runtime), CommandError> {
-    let hosts = select_hosts(&cli.global, targets).map_err(selection_error)?;
+) -> Result<(SelectedHosts, Option<ChosenCollector>, Runtime), CommandError> {
+    let (hosts, collector) = match &cli.global.collector {
+        None => (select_hosts(&cli.global, targets).map_err(selection_error)?, None),
+        Some(machine) => {
+            let (chosen, notifications) = choose_collector(&cli.global, machine, targets).map_err(selection_error)?;
+            (SelectedHosts::Real(Vec::new(), notifications), Some(chosen))
+        }
+    };
     // A host takes 4 ms of a core to log in and 0.5 ms per second after that. Threads that wake each other cost 5 % more
     // CPU, and each has its own allocator arena. A second thread pays only if the hosts would delay the screen.
     let mut builder = match hosts.count() {
@@ -100,7 +113,7 @@ fn prepare(
     };
     let runtime = builder.worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::failed(format!("cannot start the async runtime: {error}")))?;
-    Ok((hosts, runtime))
+    Ok((hosts, collector, runtime))
 }
 
 fn run_to_completion<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {

@@ -1,6 +1,7 @@
 //! `gpufleet findings`: prints the findings after a while, as they change, or of a recording.
 
 use super::background_writer::{BackgroundWriter, END_LIMIT};
+use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
 use super::command_context::CommandContext;
 use super::exit::{FINDINGS_FIRING, INCOMPLETE, print_json, stdout_paint, warn};
 use super::notify::Notifier;
@@ -29,8 +30,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 const DEFAULT_SPAN: Duration = Duration::from_secs(30);
 
 /// Watches the hosts and prints the findings. The exit code tells whether a finding is firing.
-pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
-    let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
+pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+    if let Some(answer) = answer(&mut setup, arguments).await? {
+        return print_answer(&answer, arguments);
+    }
+    let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
     let start = clock.now();
     let mut run = FindingsRun {
@@ -81,6 +85,54 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
         // With `--watch` everything is printed already. Without it, an interrupted run prints nothing.
         Some(code) if !arguments.watch => Ok(ExitCode::from(code)),
         _ => run.finish(arguments),
+    }
+}
+
+/// The answer of a collector: of the one that `--collector` names, else of one on this machine. `--for` and `--watch` ask
+/// for an observation by this program.
+async fn answer(setup: &mut CommandContext, arguments: &FindingsArgs) -> Result<Option<CollectorAnswer>, CommandError> {
+    if let Some(chosen) = setup.collector.take() {
+        if arguments.watch || arguments.duration.is_some() {
+            let text = "--collector prints what the collector has found and takes neither --watch nor --for\n  hint: leave \
+                        it out";
+            return Err(CommandError::usage(text));
+        }
+        return ask_relayed(setup, &chosen).await.map(Some);
+    }
+    let asks_hosts = arguments.direct || arguments.watch || arguments.duration.is_some() || setup.simulated;
+    Ok(if asks_hosts { None } else { ask_local(&setup.hosts, setup.clock) })
+}
+
+fn print_answer(answer: &CollectorAnswer, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+    let printer = Printer::new(arguments.min_severity, arguments.json, answer.now);
+    let found = answer.findings(|finding| findings::is_shown(finding, printer.min_severity));
+    let report = FindingsReport {
+        fleet: &answer.fleet,
+        findings: &found,
+        not_judged: &answer.diagnosis.not_judged,
+        too_little_history: &answer.diagnosis.too_little_history,
+        observed: answer.observed(),
+        now: answer.now,
+    };
+    if arguments.json {
+        print_json(findings::line(&report))?;
+    } else {
+        print(&(findings::list(&report, printer.paint) + &answer.source_line()))?;
+    }
+    Ok(exit_code(&found, &answer.fleet))
+}
+
+/// The exit code tells whether a finding is firing, else whether every host has reported.
+fn exit_code(found: &[&Finding], fleet: &Fleet) -> ExitCode {
+    let is_firing = |finding: &&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
+    let have_all_reported = fleet
+        .hosts()
+        .iter()
+        .all(|host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. }));
+    match found.iter().copied().find(is_firing) {
+        Some(_) => ExitCode::from(FINDINGS_FIRING),
+        None if have_all_reported => ExitCode::SUCCESS,
+        None => ExitCode::from(INCOMPLETE),
     }
 }
 
@@ -205,17 +257,7 @@ impl FindingsRun {
                 print(&findings::list(&report, self.printer.paint))?;
             }
         }
-        let is_firing = |finding: &&&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
-        let have_all_reported = self
-            .fleet
-            .hosts()
-            .iter()
-            .all(|host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. }));
-        Ok(match found.iter().find(is_firing) {
-            Some(_) => ExitCode::from(FINDINGS_FIRING),
-            None if have_all_reported => ExitCode::SUCCESS,
-            None => ExitCode::from(INCOMPLETE),
-        })
+        Ok(exit_code(&found, &self.fleet))
     }
 }
 

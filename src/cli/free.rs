@@ -1,20 +1,36 @@
 //! `gpufleet free`: prints free GPUs and the commands to use them.
 
-use super::command_context::CommandContext;
+use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
+use super::command_context::{ChosenCollector, CommandContext};
 use super::exit::{INCOMPLETE, NOTHING_FREE, print_json};
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::FreeArgs;
 use crate::collect::{HostTasks, HostUpdates};
 use crate::diagnosis::StateTracker;
-use crate::fleet::{Clock, FreeHost, GpuRequirements, HostId, HostUpdate, choose_gpus, free_gpus};
+use crate::fleet::{
+    Clock, Fleet, FreeHost, GpuRequirements, GpuState, HostId, HostUpdate, Moment, choose_gpus, free_gpus,
+};
 use crate::output::Report;
 use crate::output::free::{FreeReport, json_line, text};
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::time::Instant;
 
+/// How often a collector is asked with `--wait`.
+const ASK_PERIOD: Duration = Duration::from_secs(2);
+
 /// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.
-pub async fn run(setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
+pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
+    let chosen = setup.collector.take();
+    let first = match &chosen {
+        Some(chosen) => Some(ask_relayed(&mut setup, chosen).await?),
+        None if arguments.direct || setup.simulated => None,
+        None => ask_local(&setup.hosts, setup.clock),
+    };
+    if let Some(answer) = first {
+        return search_answers(&mut setup, chosen.as_ref(), answer, arguments).await;
+    }
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
     let mut search = Search {
@@ -37,6 +53,60 @@ pub async fn run(setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode
         None if search.one_shot.all_reported() => ExitCode::from(NOTHING_FREE),
         None => ExitCode::from(INCOMPLETE),
     })
+}
+
+/// Searches the answers of a collector, with `--wait` until one has enough free GPUs.
+async fn search_answers(
+    setup: &mut CommandContext,
+    chosen: Option<&ChosenCollector>,
+    mut answer: CollectorAnswer,
+    arguments: &FreeArgs,
+) -> Result<ExitCode, CommandError> {
+    let mut exit_signals = ExitSignals::new()?;
+    loop {
+        let found = find(&answer.fleet, &|id| answer.states(id), arguments, answer.now);
+        if found.is_some() || !arguments.wait {
+            let states = |id| answer.states(id);
+            let report = Report { fleet: &answer.fleet, states: &states, findings: &[], now: answer.now };
+            let free_report = FreeReport { report: &report, found: found.as_deref() };
+            if arguments.json {
+                print_json(json_line(&free_report))?;
+            } else {
+                print(&(text(&free_report) + &answer.source_line()))?;
+            }
+            return Ok(match found {
+                Some(_) => ExitCode::SUCCESS,
+                None if answer.all_reported() => ExitCode::from(NOTHING_FREE),
+                None => ExitCode::from(INCOMPLETE),
+            });
+        }
+        tokio::select! {
+            code = exit_signals.next() => return Ok(ExitCode::from(code)),
+            () = tokio::time::sleep(ASK_PERIOD) => {}
+        }
+        answer = match chosen {
+            Some(chosen) => ask_relayed(setup, chosen).await?,
+            None => ask_local(&setup.hosts, setup.clock).ok_or_else(|| {
+                CommandError::failed("the collector no longer answers\n  hint: --direct asks the hosts")
+            })?,
+        };
+    }
+}
+
+/// Returns as many matching GPUs as requested, or all of them if no number is given.
+fn find(
+    fleet: &Fleet,
+    states: &dyn Fn(HostId) -> Vec<(GpuState, Option<Moment>)>,
+    arguments: &FreeArgs,
+    now: Moment,
+) -> Option<Vec<FreeHost>> {
+    let requirements = GpuRequirements { memory_bytes: arguments.mem, model: arguments.model.clone() };
+    let hosts = fleet.hosts().iter();
+    let free: Vec<FreeHost> = hosts.filter_map(|host| free_gpus(host, &states(host.id), &requirements, now)).collect();
+    match arguments.count {
+        Some(count) => choose_gpus(&free, count as usize, arguments.same_host),
+        None => (!free.is_empty()).then_some(free),
+    }
 }
 
 struct Search<'a> {
@@ -88,17 +158,9 @@ impl Search<'_> {
         }
     }
 
-    /// Returns as many matching GPUs as requested, or all of them if no number is given.
     fn find(&self) -> Option<Vec<FreeHost>> {
-        let requirements = GpuRequirements { memory_bytes: self.arguments.mem, model: self.arguments.model.clone() };
-        let now = self.clock.now();
-        let hosts = self.one_shot.fleet().hosts().iter();
-        let free: Vec<FreeHost> =
-            hosts.filter_map(|host| free_gpus(host, self.tracker.states(host.id), &requirements, now)).collect();
-        match self.arguments.count {
-            Some(count) => choose_gpus(&free, count as usize, self.arguments.same_host),
-            None => (!free.is_empty()).then_some(free),
-        }
+        let states = |id| self.tracker.states(id).to_vec();
+        find(self.one_shot.fleet(), &states, self.arguments, self.clock.now())
     }
 
     fn print(&self, found: Option<&[FreeHost]>) -> Result<(), CommandError> {

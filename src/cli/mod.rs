@@ -17,6 +17,7 @@ pub mod free;
 pub mod init;
 pub mod man;
 pub mod record;
+pub mod relay;
 pub mod replay;
 pub mod report;
 pub mod schema;
@@ -26,6 +27,7 @@ pub mod tui;
 pub mod why;
 
 mod background_writer;
+mod collector_answer;
 mod dispatch;
 mod exit;
 mod heap;
@@ -34,6 +36,7 @@ mod notification_hook;
 mod notify;
 mod one_shot;
 mod saved_state;
+mod shared_fleet;
 mod status_csv;
 
 #[cfg(test)]

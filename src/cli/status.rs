@@ -1,5 +1,6 @@
 //! `gpufleet status`: prints the fleet once, or again and again with `--watch`.
 
+use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
 use super::command_context::CommandContext;
 use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
 use super::saved_state::SavedStateFile;
@@ -25,7 +26,29 @@ use unicode_width::UnicodeWidthChar as _;
 const SHORTEST_FINDING: Duration = Duration::from_secs(10);
 
 /// Waits for the fleet and prints it. The exit code tells whether every host reported.
-pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCode, CommandError> {
+pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCode, CommandError> {
+    let mut printer = Printer {
+        as_json: arguments.json,
+        csv: arguments.csv.then(|| CsvPrinter::new(arguments.columns.as_ref())),
+        style: RepeatStyle::of_stdout(),
+        printed: 0,
+    };
+    if let Some(chosen) = setup.collector.take() {
+        if arguments.watch.is_some() {
+            let text =
+                "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";
+            return Err(CommandError::usage(text));
+        }
+        let answer = ask_relayed(&mut setup, &chosen).await?;
+        printer.print_answer(&answer, None)?;
+        return Ok(exit_code(answer.all_reported()));
+    }
+    if !arguments.direct
+        && !setup.simulated
+        && let Some(answer) = ask_local(&setup.hosts, setup.clock)
+    {
+        return repeat_answers(&setup, answer, &mut printer, arguments.watch).await;
+    }
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
     let mut status_run = StatusRun {
@@ -33,12 +56,7 @@ pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCo
         engine: Engine::new(Arc::new(Thresholds::default())),
         clock,
         prompter: Prompter::new(ssh),
-        printer: Printer {
-            as_json: arguments.json,
-            csv: arguments.csv.then(|| CsvPrinter::new(arguments.columns.as_ref())),
-            style: RepeatStyle::of_stdout(),
-            printed: 0,
-        },
+        printer,
     };
     if !simulated {
         // Idle work can be judged only with the state of earlier runs. One look is too short to add to that state.
@@ -60,7 +78,32 @@ pub async fn run(setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCo
             ended = status_run.repeat(&mut updates, period) => ended?,
         },
     }
-    Ok(if status_run.one_shot.all_reported() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+    Ok(exit_code(status_run.one_shot.all_reported()))
+}
+
+/// The exit code tells whether every host reported.
+fn exit_code(have_all_reported: bool) -> ExitCode {
+    if have_all_reported { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) }
+}
+
+/// Prints the answer of the collector on this machine, and with a period asks it again and again.
+async fn repeat_answers(
+    setup: &CommandContext,
+    mut answer: CollectorAnswer,
+    printer: &mut Printer,
+    period: Option<Duration>,
+) -> Result<ExitCode, CommandError> {
+    let mut exit_signals = ExitSignals::new()?;
+    loop {
+        let is_read = printer.print_answer(&answer, period)? == Written::All;
+        let Some(period) = period.filter(|_| is_read) else { return Ok(exit_code(answer.all_reported())) };
+        tokio::select! {
+            _ = exit_signals.next() => return Ok(exit_code(answer.all_reported())),
+            () = tokio::time::sleep(period) => {}
+        }
+        answer = ask_local(&setup.hosts, setup.clock)
+            .ok_or_else(|| CommandError::failed("the collector no longer answers\n  hint: --direct asks the hosts"))?;
+    }
 }
 
 struct StatusRun {
@@ -161,8 +204,21 @@ struct Printer {
 }
 
 impl Printer {
+    /// Writes the answer of a collector.
+    fn print_answer(&mut self, answer: &CollectorAnswer, period: Option<Duration>) -> Result<Written, CommandError> {
+        let states = |id| answer.states(id);
+        let findings = answer.findings(|finding| is_seen_long_enough(finding, answer.now));
+        let report = Report { fleet: &answer.fleet, states: &states, findings: &findings, now: answer.now };
+        self.write(&report, &answer.source_line(), period)
+    }
+
     /// Writes a report; with a period, as one of several.
     fn print(&mut self, report: &Report<'_>, period: Option<Duration>) -> Result<Written, CommandError> {
+        self.write(report, "", period)
+    }
+
+    /// Writes a report, as text with this last line.
+    fn write(&mut self, report: &Report<'_>, source: &str, period: Option<Duration>) -> Result<Written, CommandError> {
         if let Some(csv) = &mut self.csv {
             if self.printed == 0 {
                 status_csv::warn_of_hosts_without_lines(report);
@@ -173,7 +229,7 @@ impl Printer {
         let text = if self.as_json {
             json::line(report).map_err(|error| CommandError::failed(format!("cannot encode JSON: {error}")))?
         } else {
-            status::table(report, stdout_paint())
+            status::table(report, stdout_paint()) + source
         };
         let text = match (period, self.as_json) {
             (None, _) | (Some(_), true) => text,

@@ -304,6 +304,11 @@ impl Prompter {
         Self { ssh, terminal_prompts: None }
     }
 
+    /// Returns the connections, for another reader of their prompts.
+    pub(super) fn into_ssh(self) -> Option<(Arc<Context>, mpsc::Receiver<PromptEvent>)> {
+        self.ssh
+    }
+
     /// Whether a prompt is open.
     pub(super) fn is_asking(&self) -> bool {
         self.terminal_prompts.as_ref().is_some_and(TerminalPrompts::is_open)

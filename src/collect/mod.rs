@@ -15,6 +15,7 @@ mod misbehavior;
 mod nvidia_smi;
 mod probe_binary;
 mod read_budget;
+mod relay;
 mod remote_command;
 mod script;
 mod session;
@@ -26,4 +27,5 @@ pub use host_tasks::HostTasks;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use nvidia_smi::fuzz as fuzz_nvidia_smi;
 pub use probe_binary::{DamagedProbe, EmbeddedProbe, ProbeBinary, ProbeStore, version_text};
+pub use relay::{Relay, RelayRoute, RelayedHosts};
 pub use remote_command::{OpenChannel, OpenStream, Opening, Progress, Source};

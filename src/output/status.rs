@@ -179,7 +179,8 @@ fn header(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
     let driver = host.inventory.as_ref().and_then(|inventory| inventory.driver_version.as_ref());
     let total = readings.memory_total_bytes.or(host.hello.as_ref().and_then(|hello| hello.memory_total_bytes));
     let cpus = host.hello.as_ref().and_then(|hello| hello.cpu_count).map(|count| count.to_string());
-    vec![
+    let relay = host.config.relayed_by.iter().map(|collector| Cell::left(format!("via {collector}")));
+    let cells = vec![
         name,
         Cell::left(format!("driver {}", driver.map_or(MISSING, SafeText::as_str))),
         Cell::left(format!("cpu {}", percent(readings.cpu_percent.map(f64::from)))),
@@ -192,7 +193,8 @@ fn header(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
             host.age(now)
                 .map_or_else(|| MISSING.to_owned(), |age| format!("{} old", duration(age, DurationStyle::Precise))),
         ),
-    ]
+    ];
+    cells.into_iter().chain(relay).collect()
 }
 
 /// Notes about a host with readings: why they are not current, and why GPU readings are missing.

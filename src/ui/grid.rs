@@ -282,6 +282,9 @@ fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, host: &Host, is_fresh: 
     if let Some(source) = source.filter(|source| **source != ReadingSource::Probe) {
         left.add(4, 0, short!("via {}", source.as_str()), canvas.theme.warn);
     }
+    if let Some(collector) = &host.config.relayed_by {
+        left.add(0, 1, short!("via {collector}"), canvas.theme.dim);
+    }
     if let Some(cpu) = reading.cpu_percent {
         left.add(3, 1, short!("cpu {}%", rounded(cpu)), style);
     }

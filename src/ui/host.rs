@@ -310,9 +310,12 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, app: &App, host: &Host, now: Momen
     if let Some(misbehavior) = host.misbehavior(now) {
         line.add(19, 3, short!("{}", misbehavior.short_text()), theme.warn);
     }
+    if let Some(collector) = &host.config.relayed_by {
+        line.add(17, 0, short!("via {collector}"), theme.plain);
+    }
     if let Some(hello) = &host.hello {
         if let Some(user) = &hello.login_user {
-            line.add(9, 0, short!("login {user}"), theme.dim);
+            line.add(9, 2, short!("login {user}"), theme.dim);
         }
         // A probe in a job or a container sees only a part of the host.
         match &hello.scope {

@@ -63,7 +63,7 @@ impl Collector {
     /// # Errors
     /// The signal handlers cannot be installed.
     pub(in crate::cli) fn start(setup: CommandContext, read_hosts: ReadHosts) -> Result<Self, CommandError> {
-        let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
+        let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;
         let (exit_signals, reload_signal) = ExitSignals::with_reload()?;
         let now = clock.now();
         let mut engine = Engine::default();

@@ -15,16 +15,18 @@ use super::terminal::print_error;
 use super::terminal_manager::{JobControlEvent, JobControlSignals, TerminalInput, TerminalManager};
 use crate::app::{App, Effect, Event, SettingsFile};
 use crate::cli::arguments::{ScreenArgs, Theme};
+use crate::cli::collector_answer::{Picture, read_picture};
 use crate::cli::command_context::CommandContext;
 use crate::cli::exit::INTERRUPTED;
 use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{Command, HostTasks, HostUpdates};
+use crate::collect::{Command, HostTasks, HostUpdates, RelayRoute, RelayedHosts, Source};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{Clock, Fleet, HostId};
+use crate::share::ViewerEvent;
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
@@ -60,7 +62,7 @@ pub async fn run(setup: CommandContext, arguments: &ScreenArgs) -> Result<ExitCo
 }
 
 async fn show(
-    setup: CommandContext,
+    mut setup: CommandContext,
     arguments: &ScreenArgs,
     preferences: &SettingsFile,
     settings_errors: Option<&str>,
@@ -71,7 +73,8 @@ async fn show(
             "cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"
         ))
     };
-    let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
+    let relayed = read_hosts(&mut setup).await?;
+    let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;
     let (context, prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
         None => (None, None),
@@ -85,7 +88,12 @@ async fn show(
     let (view, view_state, view_message) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
-    let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
+    let (connections, updates) = if let Some((relayed, updates)) = relayed {
+        (Connections::Relayed(relayed), updates)
+    } else {
+        let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
+        (Connections::Direct(host_tasks), updates)
+    };
     let exit_signals = ExitSignals::new()?;
     let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
     // From here on the terminal's settings are changed. A signal waits for the event loop, which restores them.
@@ -104,7 +112,7 @@ async fn show(
     // The theme handles NO_COLOR; crossterm would drop bold and reverse as well.
     crossterm::style::force_color_output(true);
     // A person who starts the program watches it.
-    host_tasks.record_input();
+    connections.record_input();
     let mut event_loop = EventLoop {
         terminal: TerminalManager::enter(preferences.mouse, reply).map_err(cannot_show)?,
         app,
@@ -116,7 +124,7 @@ async fn show(
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
         memory_release: MemoryRelease::default(),
-        host_tasks: &host_tasks,
+        connections: &connections,
         context,
         exit_signals,
         job_control_signals,
@@ -134,6 +142,51 @@ async fn show(
     Ok(code)
 }
 
+/// Where the updates come from.
+enum Connections {
+    /// From the hosts.
+    Direct(HostTasks),
+    /// From a collector.
+    Relayed(RelayedHosts),
+}
+
+impl Connections {
+    fn record_input(&self) {
+        // A collector has its own policy for lost hosts.
+        if let Self::Direct(host_tasks) = self {
+            host_tasks.record_input();
+        }
+    }
+
+    fn command(&self, id: HostId, command: Command) -> bool {
+        match self {
+            Self::Direct(host_tasks) => host_tasks.command(id, command),
+            Self::Relayed(relayed) => relayed.command(id, command),
+        }
+    }
+}
+
+/// With `--collector`, reads the picture of the collector, sets the hosts to show and follows it from then on. Prompts
+/// appear on the terminal, because the screen needs the hosts.
+async fn read_hosts(setup: &mut CommandContext) -> Result<Option<(RelayedHosts, HostUpdates)>, CommandError> {
+    let Some(chosen) = setup.collector.take() else { return Ok(None) };
+    let Source::Ssh(ssh) = &setup.source else { return Ok(None) };
+    let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
+    let route = RelayRoute {
+        machine: Arc::clone(&chosen.machine),
+        ssh: Arc::clone(ssh),
+        clock: setup.clock,
+        user: user.map(SafeText::from),
+    };
+    let Picture { relay, events } = read_picture(setup, &chosen, true).await?;
+    setup.hosts = chosen.hosts(relay.hosts())?;
+    let updates = events.into_iter().filter_map(|event| match event {
+        ViewerEvent::Update(id, update) => Some((id, update)),
+        _ => None,
+    });
+    Ok(Some(RelayedHosts::start(relay, updates.collect(), &setup.hosts, route)))
+}
+
 /// The running screen.
 struct EventLoop<'a> {
     terminal: TerminalManager,
@@ -147,7 +200,7 @@ struct EventLoop<'a> {
     notifier: Notifier,
     clipboard: Clipboard,
     memory_release: MemoryRelease,
-    host_tasks: &'a HostTasks,
+    connections: &'a Connections,
     /// `None` for a simulation.
     context: Option<Arc<Context>>,
     exit_signals: ExitSignals,
@@ -232,7 +285,7 @@ impl EventLoop<'_> {
             }
             input = self.terminal.next() => match input {
                 TerminalInput::Input(Some(Ok(input))) => {
-                    self.host_tasks.record_input();
+                    self.connections.record_input();
                     LoopEvent::Event(self.event_of_input(input))
                 }
                 // The keyboard reader ends or fails when the terminal is gone.
@@ -354,7 +407,7 @@ impl EventLoop<'_> {
 
     fn command(&self, id: HostId, command: Command) {
         // A host task that has ended takes no commands; its link state already shows that.
-        let _taken = self.host_tasks.command(id, command);
+        let _taken = self.connections.command(id, command);
     }
 
     fn command_all(&self, command: &Command) {

@@ -1,0 +1,210 @@
+//! The answer of a collector to `status`, `free` and `findings`: the fleet, the states of the GPUs and the findings at one
+//! moment, without connecting to the hosts.
+
+use super::CommandError;
+use super::command_context::{ChosenCollector, CommandContext};
+use super::terminal_prompts::Prompter;
+use crate::collect::{Relay, Source};
+use crate::config::HostConfig;
+use crate::diagnosis::Finding;
+use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, Moment};
+use crate::share::{
+    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, SHARE_PROTOCOL, ViewerEvent,
+    ViewerHello, connect, settings_digest, socket_candidates,
+};
+use crate::store::Directories;
+use crate::wire::SafeText;
+use crate::wire::codec::LineBuffer;
+use crate::wire::format::{DurationStyle, duration};
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time limit for each step of the collector on this machine. Without an answer, the hosts are asked.
+const LOCAL_LIMIT: Duration = Duration::from_secs(2);
+
+/// The picture of a collector.
+pub(super) struct CollectorAnswer {
+    /// The hosts and their readings.
+    pub(super) fleet: Fleet,
+    /// The findings.
+    pub(super) diagnosis: Diagnosis,
+    /// When the answer came.
+    pub(super) now: Moment,
+    states: Vec<Vec<(GpuState, Option<Moment>)>>,
+    info: CollectorInfo,
+    /// The collector runs on this machine.
+    is_local: bool,
+}
+
+impl CollectorAnswer {
+    /// The states of the GPUs of a host.
+    pub(super) fn states(&self, id: HostId) -> Vec<(GpuState, Option<Moment>)> {
+        self.states.get(id.0 as usize).cloned().unwrap_or_default()
+    }
+
+    /// The findings that `keep` accepts.
+    pub(super) fn findings(&self, keep: impl Fn(&Finding) -> bool) -> Vec<&Finding> {
+        self.diagnosis.findings.iter().filter(|finding| keep(finding)).collect()
+    }
+
+    /// How long the collector has watched.
+    pub(super) fn observed(&self) -> Duration {
+        Duration::try_from_secs_f64(self.info.uptime_seconds).unwrap_or_default()
+    }
+
+    /// Whether every host has reported.
+    pub(super) fn all_reported(&self) -> bool {
+        let mut hosts = self.fleet.hosts().iter();
+        hosts.all(|host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. }))
+    }
+
+    /// The line that says where the answer comes from and how old it is: the age of the oldest readings.
+    pub(super) fn source_line(&self) -> String {
+        let ages = self.fleet.hosts().iter().filter_map(|host| host.age(self.now));
+        let age = ages.max().map(|age| format!("readings up to {} old; ", duration(age, DurationStyle::Precise)));
+        let way_out = if self.is_local { "; --direct asks the hosts" } else { "" };
+        format!(
+            "from the collector on {}: {}it has watched for {}{way_out}\n",
+            self.info.host_name,
+            age.unwrap_or_default(),
+            duration(self.observed(), DurationStyle::OneUnit)
+        )
+    }
+
+    /// Applies the events of the lines to a fleet of these hosts.
+    fn new(
+        hosts: &[Arc<HostConfig>],
+        events: Vec<ViewerEvent>,
+        demultiplexer: Demultiplexer,
+        clock: Clock,
+    ) -> Result<Self, FrameError> {
+        let now = clock.now();
+        let info = demultiplexer.info().cloned().ok_or(FrameError::Order("there is no first line"))?;
+        let mut fleet = Fleet::new(hosts, info.simulated, now);
+        let mut states = vec![Vec::new(); hosts.len()];
+        for event in events {
+            match event {
+                ViewerEvent::Update(id, update) => {
+                    fleet.apply(id, update, now);
+                }
+                ViewerEvent::States(HostId(id), of_host) => {
+                    if let Some(states) = states.get_mut(id as usize) {
+                        *states = of_host;
+                    }
+                }
+                ViewerEvent::Collector(_)
+                | ViewerEvent::HostsChanged
+                | ViewerEvent::Complete
+                | ViewerEvent::Refused(..) => {}
+            }
+        }
+        Ok(Self { fleet, diagnosis: demultiplexer.diagnosis, now, states, info, is_local: false })
+    }
+}
+
+/// Asks the collector on this machine. Returns `None` if none runs, or if it does not watch all of these hosts with the
+/// same settings: then only the hosts themselves can answer.
+pub(super) fn ask_local(hosts: &[Arc<HostConfig>], clock: Clock) -> Option<CollectorAnswer> {
+    let mut stream = connect(&socket_candidates(&Directories::find())).ok()?;
+    stream.set_read_timeout(Some(LOCAL_LIMIT)).ok()?;
+    stream.set_write_timeout(Some(LOCAL_LIMIT)).ok()?;
+    stream.write_all(&ViewerHello::new(false).line().ok()?).ok()?;
+    let mut demultiplexer = Demultiplexer::with_hosts(hosts.iter().map(|host| host.name.clone()));
+    let mut lines = LineBuffer::with_limit(MAX_FRAME_BYTES);
+    let (mut events, mut chunk, mut is_checked) = (Vec::new(), vec![0; 256 * 1024], false);
+    loop {
+        while let Some(line) = lines.next_line().ok()? {
+            let line_events = demultiplexer.take(line, clock.now()).ok()?;
+            if line_events.iter().any(|event| matches!(event, ViewerEvent::Refused(..))) {
+                return None;
+            }
+            let is_list = line_events.contains(&ViewerEvent::HostsChanged);
+            if !is_list && !demultiplexer.hosts().is_empty() && !std::mem::replace(&mut is_checked, true) {
+                let info = demultiplexer.info()?;
+                if info.protocol != SHARE_PROTOCOL || !watches_all(hosts, demultiplexer.hosts()) {
+                    return None;
+                }
+            }
+            if line_events.contains(&ViewerEvent::Complete) {
+                let answer = CollectorAnswer::new(hosts, events, demultiplexer, clock).ok()?;
+                return Some(CollectorAnswer { is_local: true, ..answer });
+            }
+            events.extend(line_events);
+        }
+        match stream.read(&mut chunk) {
+            Ok(count @ 1..) => lines.push(&chunk[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => return None,
+        }
+    }
+}
+
+/// Whether the collector watches these hosts with the same settings.
+fn watches_all(hosts: &[Arc<HostConfig>], listed: &[HostInfo]) -> bool {
+    let digests: std::collections::HashMap<&SafeText, &SafeText> =
+        listed.iter().map(|host| (&host.name, &host.digest)).collect();
+    hosts.iter().all(|host| digests.get(&host.name).is_some_and(|digest| **digest == settings_digest(host)))
+}
+
+/// The picture of a collector on another machine, and the connection that goes on.
+pub(super) struct Picture {
+    pub(super) relay: Relay,
+    pub(super) events: Vec<ViewerEvent>,
+}
+
+/// Connects to the collector and reads its whole picture. Prompts appear on the terminal.
+pub(super) async fn read_picture(
+    setup: &mut CommandContext,
+    chosen: &ChosenCollector,
+    follow: bool,
+) -> Result<Picture, CommandError> {
+    let Source::Ssh(ssh) = &setup.source else {
+        return Err(CommandError::usage("--collector and --demo exclude each other\n  hint: leave one of them out"));
+    };
+    let (ssh, clock) = (Arc::clone(ssh), setup.clock);
+    let failed = |error: crate::fleet::LinkError| {
+        let hint = error.hint.map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        CommandError::failed(format!(
+            "no answer from the collector on {}: {}{hint}",
+            chosen.machine.name, error.message
+        ))
+    };
+    let read = async {
+        let demultiplexer = match &chosen.wanted[..] {
+            [] => Demultiplexer::default(),
+            wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
+        };
+        let mut relay = Relay::open(ssh, &chosen.machine, follow, demultiplexer, &|_| {}).await?;
+        let mut events = Vec::new();
+        loop {
+            let more = relay.next(clock).await?;
+            let is_complete = more.contains(&ViewerEvent::Complete);
+            events.extend(more);
+            if is_complete {
+                return Ok(Picture { relay, events });
+            }
+        }
+    };
+    let mut read = std::pin::pin!(read);
+    let mut prompter = Prompter::new(setup.ssh.take());
+    let picture = loop {
+        tokio::select! {
+            picture = &mut read => break picture.map_err(failed),
+            () = prompter.step() => {}
+        }
+    };
+    setup.ssh = prompter.into_ssh();
+    picture
+}
+
+/// Asks a collector on another machine.
+pub(super) async fn ask_relayed(
+    setup: &mut CommandContext,
+    chosen: &ChosenCollector,
+) -> Result<CollectorAnswer, CommandError> {
+    let Picture { relay, events } = read_picture(setup, chosen, false).await?;
+    let hosts = chosen.hosts(relay.hosts())?;
+    CollectorAnswer::new(&hosts, events, relay.into_demultiplexer(), setup.clock)
+        .map_err(|error| CommandError::failed(format!("no answer from the collector: {error}")))
+}
