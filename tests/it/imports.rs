@@ -18,13 +18,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fleet", &["config", "wire"]),
     ("store", &["wire"]),
     ("sim", &["config", "fleet", "wire"]),
-    ("collect", &["config", "fleet", "ssh", "wire"]),
+    ("share", &["config", "diagnosis", "fleet", "store", "wire"]),
+    ("collect", &["config", "fleet", "share", "ssh", "wire"]),
     ("diagnosis", &["fleet", "wire"]),
     ("output", &["config", "diagnosis", "fleet", "store", "wire"]),
     ("app", &["config", "diagnosis", "fleet", "ssh", "wire"]),
     ("ui", &["app", "diagnosis", "fleet", "ssh", "wire"]),
     ("fuzzing", &["app", "collect", "config", "diagnosis", "fleet", "ssh", "ui", "wire"]),
-    ("cli", &["app", "collect", "config", "diagnosis", "fleet", "output", "sim", "ssh", "store", "ui", "wire"]),
+    (
+        "cli",
+        &["app", "collect", "config", "diagnosis", "fleet", "output", "share", "sim", "ssh", "store", "ui", "wire"],
+    ),
 ];
 
 fn src() -> PathBuf {

@@ -18,6 +18,7 @@ mod nvidia_smi;
 mod probe;
 mod pty;
 mod schema;
+mod share;
 mod ssh;
 mod sshd;
 mod status_csv;

@@ -1,0 +1,384 @@
+//! The socket of `gpufleet collect`, `gpufleet relay`, and `--collector`, with real sshds and fake drivers.
+
+use crate::collect::{CollectorProcess, command, run, wait_until};
+use crate::lab::{Lab, program, scenario};
+use crate::pty::Pty;
+use crate::sshd::Sshd;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The last line of an answer that comes from a collector.
+const SOURCE: &str = "from the collector on ";
+
+fn socket(lab: &Lab) -> PathBuf {
+    lab.path("state/gpufleet/collect.sock")
+}
+
+/// Runs gpufleet with the state directory of the lab. Returns standard output, standard error and the exit code.
+fn texts(lab: &Lab, arguments: &[&str]) -> (String, String, i32) {
+    let output = run(lab, arguments);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (text(output.stdout), text(output.stderr), output.status.code().expect("an exit code"))
+}
+
+/// Starts a collector and waits until all its hosts report.
+fn start_collector(lab: &Lab, hosts: &str, arguments: &[&str]) -> CollectorProcess {
+    let all: Vec<&str> = [hosts].into_iter().chain(arguments.iter().copied()).collect();
+    let collector = CollectorProcess::start(lab, "collector.log", &all);
+    collector.wait_for("viewers connect to");
+    wait_until(
+        "an answer of the collector",
+        || collector.log(),
+        || {
+            let (text, _, code) = texts(lab, &["status", hosts]);
+            (code == 0 && text.contains(SOURCE)).then_some(())
+        },
+    );
+    collector
+}
+
+#[test]
+fn status_free_and_findings_answer_from_the_socket() {
+    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+    let hosts = lab.hosts_toml("");
+    let (text, _, _) = texts(&lab, &["status", &hosts]);
+    assert!(!text.contains(SOURCE), "no collector runs: {text}");
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let mode = std::fs::metadata(socket(&lab)).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let (text, _, code) = texts(&lab, &["status", &hosts]);
+    assert_eq!(code, 0, "{text}");
+    let last = text.lines().last().expect("lines");
+    assert!(last.contains("readings up to ") && last.ends_with("; --direct asks the hosts"), "{text}");
+    // CPU shares exist from the second sample on.
+    let report = wait_until("CPU shares", String::new, || {
+        let (json, _, _) = texts(&lab, &["status", "--json", &hosts]);
+        let report: Value = serde_json::from_str(&json).expect("JSON");
+        let has_share = |host: &Value| host["processes"][0]["cpu_percent"].is_number();
+        report["hosts"].as_array().expect("hosts").iter().all(has_share).then_some(report)
+    });
+    for (host, reported) in lab.hosts.iter().zip(report["hosts"].as_array().expect("hosts")) {
+        assert_eq!((&reported["name"], &reported["state"]), (&host.name.as_str().into(), &"live".into()));
+        let states: Vec<&Value> = reported["gpus"].as_array().expect("GPUs").iter().map(|gpu| &gpu["state"]).collect();
+        assert_eq!(states, ["in_use", "in_use", "free", "fault"]);
+        assert_eq!(reported["processes"][0]["command"], "sleep 3600");
+        assert_eq!(reported["processes"][0]["pid"], host.worker_pid());
+    }
+    let (text, _, code) = texts(&lab, &["free", "-n", "2", &hosts]);
+    assert!(code == 0 && text.contains("hgx-01") && text.contains("hgx-02") && text.contains(SOURCE), "{text}");
+    let (_, _, code) = texts(&lab, &["free", "-n", "3", &hosts]);
+    assert_eq!(code, 4, "nothing matches");
+    let (text, _, code) = texts(&lab, &["findings", &hosts]);
+    assert!(code == 4 && text.contains("gpu-lost") && text.contains(SOURCE), "{text}");
+    let (json, _, _) = texts(&lab, &["findings", "--json", &hosts]);
+    let report: Value = serde_json::from_str(&json).expect("JSON");
+    let mut named: Vec<&str> =
+        report["findings"].as_array().expect("findings").iter().filter_map(|one| one["host"].as_str()).collect();
+    named.sort_unstable();
+    named.dedup();
+    assert_eq!(named, ["hgx-01", "hgx-02"], "{report:#}");
+
+    // Only the same settings are the same hosts.
+    let other = std::fs::read_to_string(&hosts).expect("hosts.toml").replace("500ms", "600ms");
+    let other = lab.write("other.toml", &other);
+    for direct in [&["status", &other][..], &["status", "--direct", &hosts], &["status", "--interval", "1s", &hosts]] {
+        let (text, _, code) = texts(&lab, direct);
+        assert!(code == 0 && !text.contains(SOURCE), "{direct:?}: {text}");
+    }
+    collector.end();
+    assert!(!socket(&lab).exists(), "the socket is removed");
+    let (text, _, code) = texts(&lab, &["status", &hosts]);
+    assert!(code == 0 && !text.contains(SOURCE), "{text}");
+}
+
+#[test]
+fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let mut first = start_collector(&lab, &hosts, &[]);
+    let path = socket(&lab).display().to_string();
+    let store = lab.path("other.db").display().to_string();
+    let (_, error, code) = texts(&lab, &["collect", "--store", &store, "--socket", &path, &hosts]);
+    assert_eq!(code, 1);
+    assert_eq!(
+        error.lines().rev().take(2).collect::<Vec<_>>(),
+        [
+            "  hint: stop the other one, or use --socket PATH for a second one",
+            format!("gpufleet: cannot offer the socket {path}: another collector serves it").as_str(),
+        ]
+    );
+    first.signal(Signal::KILL);
+    first.child.wait().expect("ends");
+    assert!(socket(&lab).exists(), "a killed collector leaves it behind");
+    let (text, _, code) = texts(&lab, &["status", &hosts]);
+    assert!(code == 0 && !text.contains(SOURCE), "the hosts answer: {text}");
+    start_collector(&lab, &hosts, &[]);
+    let (_, error, code) = texts(&lab, &["collect", "--store", &store, "--socket-group", "no-such-group", &hosts]);
+    assert_eq!(code, 1);
+    assert!(
+        error.ends_with(
+            "gpufleet: there is no group `no-such-group` on this machine\n  hint: `getent group` lists the groups\n"
+        ),
+        "{error}"
+    );
+}
+
+/// Connects as a viewer that follows.
+fn follow(lab: &Lab) -> UnixStream {
+    let mut stream = UnixStream::connect(socket(lab)).expect("connects");
+    stream.set_read_timeout(Some(crate::pty::TIMEOUT)).expect("a limit");
+    stream.write_all(b"{\"viewer\":{\"protocol\":1,\"version\":\"test\",\"follow\":true}}\n").expect("takes a line");
+    stream
+}
+
+#[test]
+fn ten_viewers_follow_at_once_and_one_that_does_not_read_slows_nobody() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let _collector = start_collector(&lab, &hosts, &[]);
+    let _mute = follow(&lab);
+    let mut garbage = UnixStream::connect(socket(&lab)).expect("connects");
+    garbage.write_all(&[b'x'; 10_000]).expect("takes bytes");
+    let mut viewers: Vec<_> = (0..10).map(|_| BufReader::new(follow(&lab)).lines()).collect();
+    let worker = lab.hosts[0].worker_pid();
+    lab.hosts[0].driver.set(&scenario(worker, 42));
+    for viewer in &mut viewers {
+        let mut has_picture = false;
+        let found = viewer.by_ref().map(|line| line.expect("a line")).find(|line| {
+            has_picture |= line == "\"complete\"";
+            has_picture && line.contains("\"snapshot\"") && line.contains("\"utilization_percent\":[42,42,")
+        });
+        assert!(found.is_some(), "each viewer sees the change");
+    }
+}
+
+/// Connects as another account, by `gpufleet relay`. Returns the lines up to the end of the picture.
+fn picture_of_nobody(lab: &Lab) -> String {
+    let mut relay = command(lab)
+        .args(["relay", "--socket", &socket(lab).display().to_string()])
+        .uid(65_534)
+        .gid(65_534)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut input = relay.stdin.take().expect("an input");
+    // The relay may have been refused already.
+    let _ = input.write_all(b"{\"viewer\":{\"protocol\":1,\"version\":\"x\",\"follow\":true}}\n");
+    let mut text = String::new();
+    for line in BufReader::new(relay.stdout.take().expect("an output")).lines() {
+        let line = line.expect("a line");
+        text = text + &line + "\n";
+        if line == "\"complete\"" {
+            break;
+        }
+    }
+    drop(input);
+    relay.wait().expect("ends");
+    text
+}
+
+#[test]
+fn a_group_sees_what_is_shared_and_other_accounts_see_nothing() {
+    if !crate::lab::has_root() {
+        return;
+    }
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    // Everybody may enter the folders of the lab, so that the socket alone decides.
+    for folder in ["", "state", "state/gpufleet"] {
+        std::fs::create_dir_all(lab.path(folder)).expect("a folder");
+        std::fs::set_permissions(lab.path(folder), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let refused: Value = serde_json::from_str(&picture_of_nobody(&lab)).expect("one line");
+    assert_eq!(refused["refused"]["kind"], "not_permitted", "{refused:#}");
+    // Even if somebody changes the mode, the credentials decide.
+    std::fs::set_permissions(socket(&lab), std::fs::Permissions::from_mode(0o666)).expect("a mode");
+    assert_eq!(picture_of_nobody(&lab), "");
+    collector.end();
+
+    let mut collector = start_collector(&lab, &hosts, &["--socket-group", "65534"]);
+    let mode = std::fs::metadata(socket(&lab)).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    // The name of the user follows the first facts of a process.
+    let text = wait_until("the user", String::new, || {
+        Some(picture_of_nobody(&lab)).filter(|text| text.contains("\"user\":\"root\""))
+    });
+    assert!(text.contains("\"share\":\"names\""), "{text}");
+    assert!(text.contains("\"sleep\"") && !text.contains("\"3600\""), "the argument is not shared: {text}");
+    collector.end();
+    let hosts = lab.hosts_toml("share = \"commands\"");
+    let _collector = start_collector(&lab, &hosts, &["--socket-group", "65534"]);
+    let text = picture_of_nobody(&lab);
+    assert!(text.contains("[\"sleep\",\"3600\"]"), "{text}");
+}
+
+/// A machine for the collector, on which gpufleet can be started.
+fn machine(lab: &Lab, path: &str) -> Sshd {
+    let environment = format!("SetEnv SHLVL=5 XDG_STATE_HOME={} PATH={path}", lab.path("state").display());
+    Sshd::start_at(Ipv4Addr::new(127, 0, 0, 20), &[&environment])
+}
+
+/// Writes the hosts.toml of a viewer with the machine, and with more hosts. Returns its configuration directory.
+fn viewer_configuration(lab: &Lab, machine: &Sshd, more: &str) -> String {
+    std::fs::create_dir_all(lab.path("viewer/gpufleet")).expect("a folder");
+    let text = format!(
+        "[[hosts]]\nname = \"lab-head\"\naddress = \"{}\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \"{}\"\n{more}",
+        machine.ip(),
+        machine.port(),
+        machine.client_key().display(),
+        machine.known_hosts().display()
+    );
+    lab.write("viewer/gpufleet/hosts.toml", &text);
+    lab.path("viewer").display().to_string()
+}
+
+fn program_path() -> String {
+    format!("{}:/usr/bin:/bin", program().parent().expect("a folder").display())
+}
+
+/// Runs a viewer with a state directory of its own.
+fn view(lab: &Lab, configuration: &str, arguments: &[&str]) -> (String, String, i32) {
+    let output = command(lab)
+        .args(arguments)
+        .env("XDG_STATE_HOME", lab.path("viewer-state"))
+        .env("XDG_CONFIG_HOME", configuration)
+        .output()
+        .expect("runs");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (text(output.stdout), text(output.stderr), output.status.code().expect("an exit code"))
+}
+
+#[test]
+fn a_viewer_sees_hosts_that_only_the_collector_reaches() {
+    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+    let hosts = lab.hosts_toml("note = \"ask Bob\"");
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let machine = machine(&lab, &program_path());
+    let configuration = viewer_configuration(&lab, &machine, "");
+    let (text, error, code) = view(&lab, &configuration, &["status", "--collector", "lab-head"]);
+    assert_eq!(code, 0, "{text}{error}");
+    assert!(text.matches("via lab-head").count() == 2 && text.contains("97%"), "{text}");
+    assert!(text.lines().last().is_some_and(|last| last.starts_with(SOURCE) && !last.contains("--direct")), "{text}");
+    let (text, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "free", "-n", "1", "hgx-02"]);
+    assert!(code == 0 && text.contains("hgx-02") && !text.contains("hgx-01"), "{text}{error}");
+    let (text, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "findings"]);
+    assert!(code == 4 && text.contains("gpu-lost") && text.contains("hgx-02"), "{text}{error}");
+    let (_, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "status", "hgx-09"]);
+    assert_eq!(code, 1);
+    assert_eq!(error, "gpufleet: the collector on lab-head does not watch hgx-09\n  hint: it watches hgx-01, hgx-02\n");
+    assert_eq!(lab.probes().len(), 2, "the servers see no extra probe");
+    collector.end();
+    let (_, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "status"]);
+    assert_eq!(code, 1);
+    let expected = format!(
+        "gpufleet: no answer from the collector on lab-head: lab-head: no collector runs here: nobody serves {} or \
+         /run/gpufleet/collect.sock\n  hint: start it there: gpufleet collect\n",
+        socket(&lab).display()
+    );
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn a_machine_without_gpufleet_or_with_an_old_one_is_named_with_the_way_out() {
+    let lab = Lab::start(&["hgx-01"]);
+    let machine = machine(&lab, "/usr/bin:/bin");
+    let configuration = viewer_configuration(&lab, &machine, "");
+    let (_, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "status"]);
+    assert_eq!(code, 1);
+    assert!(
+        error.starts_with("gpufleet: no answer from the collector on lab-head: gpufleet is not installed on lab-head")
+            && error.ends_with("hint: install it there, so that this works: ssh lab-head gpufleet --version\n"),
+        "{error}"
+    );
+    std::fs::create_dir_all(lab.path("old")).expect("a folder");
+    let old = lab.write("old/gpufleet", "#!/bin/sh\necho \"gpufleet: relay does not resolve\" >&2\nexit 2\n");
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let machine = self::machine(&lab, &format!("{}:/usr/bin:/bin", lab.path("old").display()));
+    let configuration = viewer_configuration(&lab, &machine, "");
+    let (_, error, _) = view(&lab, &configuration, &["--collector", "lab-head", "status"]);
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        error,
+        format!(
+            "gpufleet: no answer from the collector on lab-head: the gpufleet on lab-head has no relay: gpufleet: relay \
+             does not resolve\n  hint: install gpufleet {version} there\n"
+        )
+    );
+}
+
+#[test]
+fn a_relay_without_a_collector_says_so_in_the_protocol_and_ends_with_its_viewer() {
+    let lab = Lab::start(&["hgx-01"]);
+    let (text, _, code) = texts(&lab, &["relay"]);
+    assert_eq!(code, 1);
+    let line: Value = serde_json::from_str(&text).expect("a line of the protocol");
+    assert_eq!(line["refused"]["kind"], "no_collector");
+    let hosts = lab.hosts_toml("");
+    let _collector = start_collector(&lab, &hosts, &[]);
+    let mut relay = command(&lab).arg("relay").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut input = relay.stdin.take().expect("an input");
+    input.write_all(b"{\"viewer\":{\"protocol\":1,\"version\":\"x\",\"follow\":true}}\n").expect("takes a line");
+    let mut lines = BufReader::new(relay.stdout.take().expect("an output")).lines().map(|line| line.expect("a line"));
+    assert!(lines.any(|line| line == "\"complete\""));
+    drop(input);
+    crate::lab::wait_gone(&[relay.id()], crate::pty::TIMEOUT);
+    relay.wait().expect("ends");
+}
+
+#[test]
+fn the_screen_shows_relayed_hosts_acts_over_its_own_session_and_reconnects() {
+    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+    let hosts = lab.hosts_toml("shared_account = true");
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let machine = machine(&lab, &program_path());
+    // The viewer has an account on hgx-01 only.
+    let own = std::fs::read_to_string(&hosts).expect("hosts.toml");
+    let own = own.split("[[hosts]]").find(|host| host.contains("\"hgx-01\"")).expect("a host");
+    let user = machine.user();
+    let more = format!(
+        "\n[[hosts]]{own}user = \"{user}\"\n[[hosts]]\nname = \"hgx-02\"\naddress = \"127.0.0.1\"\nport = 1\nuser = \"{user}\"\n"
+    );
+    let configuration = viewer_configuration(&lab, &machine, &more);
+    let state = lab.path("viewer-state").display().to_string();
+    let mut pty = Pty::gpufleet(
+        (140, 40),
+        &["--collector", "lab-head"],
+        &[("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &state), ("XDG_CONFIG_HOME", &configuration)],
+    );
+    pty.wait("both hosts", |text| text.contains("8 GPUs") && text.matches("via lab-head").count() == 2);
+    assert_eq!(lab.probes().len(), 2);
+    let [first, second] = [0, 1].map(|place: usize| lab.hosts[place].worker_pid());
+    pty.keys("3");
+    pty.wait("both processes", |text| text.contains(&first.to_string()) && text.contains(&second.to_string()));
+    pty.keys("ohT");
+    pty.wait_for("type hgx-01, then Enter");
+    pty.keys("hgx-01\r");
+    pty.wait_for(&format!("TERM to pid {first} on hgx-01: sent"));
+    lab.hosts[0].driver.set(&scenario(second, 31));
+    pty.keys("/host:hgx-02\r");
+    pty.wait("the other host", |text| !text.contains(&first.to_string()) && text.contains(&second.to_string()));
+    pty.keys("T");
+    pty.wait_for("type hgx-02, then Enter");
+    pty.keys("hgx-02\r");
+    pty.wait_for("this needs your own SSH session to hgx-02, which failed");
+    collector.end();
+    pty.keys("1");
+    pty.wait("the loss", |text| text.contains("DOWN") && text.contains("the collector on lab-head"));
+    let began = Instant::now();
+    let _again = CollectorProcess::start(&lab, "collector-2.log", &[&hosts]);
+    pty.wait("the hosts again", |text| !text.contains("DOWN") && text.contains("via lab-head"));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
