@@ -303,9 +303,9 @@ impl Follower {
             let mut error = error;
             // Until a connection is open.
             loop {
-                self.report_loss(&error, failures).await?;
                 let delay = DELAYS[0].saturating_mul(1 << failures.saturating_sub(1).min(6)).min(DELAYS[1]);
                 let delay = delay.mul_f64(0.5 + fastrand::f64() / 2.0);
+                self.report_loss(&error, failures, self.route.clock.after(delay)).await?;
                 tokio::select! {
                     () = tokio::time::sleep(delay) => {}
                     retry = self.retries.recv() => if retry.is_none() { return Err(ReceiverDropped) },
@@ -362,13 +362,13 @@ impl Follower {
         }
     }
 
-    async fn report_loss(&self, error: &LinkError, attempt: u32) -> Result<(), ReceiverDropped> {
+    async fn report_loss(&self, error: &LinkError, attempt: u32, retry_at: Moment) -> Result<(), ReceiverDropped> {
         let name = &self.route.machine.name;
         let text = format!("no connection to the collector on {name}: {}", error.message);
         let lost = LinkError { message: text.into(), ..error.clone() };
         for id in (0..self.hosts.len() as u32).map(HostId) {
-            let retry_at: Option<Moment> = None;
-            self.send(id, HostUpdate::Down { error: lost.clone(), retry_at, attempt }).await?;
+            let down = HostUpdate::Down { error: lost.clone(), retry_at: Some(retry_at), attempt };
+            self.send(id, down).await?;
         }
         Ok(())
     }

@@ -170,7 +170,7 @@ pub enum Frame {
     Hosts {
         /// The number of the first host, from 0.
         first: u32,
-        /// The hosts, at most [`HOSTS_PER_LINE`].
+        /// The hosts, at most 200.
         #[serde(deserialize_with = "limits::at_most::<HOSTS_PER_LINE, _, _>")]
         list: Vec<HostInfo>,
     },
@@ -278,7 +278,7 @@ pub enum LinkFrame {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiagnosisFrame {
-    /// Findings in the order of the engine, at most [`FINDINGS_PER_LINE`].
+    /// Findings in the order of the engine, at most 50.
     #[serde(deserialize_with = "limits::at_most::<FINDINGS_PER_LINE, _, _>")]
     pub findings: Vec<FindingFrame>,
     /// What could not be evaluated; in the first line only.
