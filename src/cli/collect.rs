@@ -154,7 +154,12 @@ fn unit(program: &Path, folder: &Path, arguments: &CollectArgs) -> String {
     let words = [program.to_string_lossy().into_owned(), "collect".to_owned()];
     let metrics = arguments.metrics.map(|address| ["--metrics".to_owned(), address.to_string()]);
     let per_process = arguments.per_process.then(|| "--per-process".to_owned());
-    let options = metrics.into_iter().flatten().chain(per_process);
+    let path = |name: &str, path: &Option<PathBuf>| {
+        path.as_ref().map(|path| [name.to_owned(), folder.join(path).to_string_lossy().into_owned()])
+    };
+    let group = arguments.socket_group.as_ref().map(|group| ["--socket-group".to_owned(), group.clone()]);
+    let pairs = [path("--store", &arguments.store), path("--socket", &arguments.socket), group, metrics];
+    let options = pairs.into_iter().flatten().flatten().chain(per_process);
     let targets = arguments.targets.iter().map(absolute);
     let words: Vec<String> = words.into_iter().chain(targets).chain(options).map(|word| quoted(&word)).collect();
     format!(
@@ -213,6 +218,10 @@ mod tests {
         let arguments = CollectArgs {
             targets: targets.to_vec(),
             print_unit: true,
+            store: Some("lab.db".into()),
+            import: None,
+            socket: Some("/run/gpufleet/collect.sock".into()),
+            socket_group: Some("lab".to_owned()),
             metrics: Some(([127, 0, 0, 1], 9846).into()),
             per_process: true,
         };
@@ -220,7 +229,8 @@ mod tests {
         let start = text.lines().find(|line| line.starts_with("ExecStart=")).expect("a command");
         assert_eq!(
             start,
-            "ExecStart=/usr/bin/gpufleet collect /home/ann/lab.toml gpu1 @rack1 \"/home/ann/my hosts/a%%b.toml\" ssh://gpu$$2 --metrics 127.0.0.1:9846 --per-process"
+            "ExecStart=/usr/bin/gpufleet collect /home/ann/lab.toml gpu1 @rack1 \"/home/ann/my hosts/a%%b.toml\" ssh://gpu$$2 --store /home/ann/lab.db \
+             --socket /run/gpufleet/collect.sock --socket-group lab --metrics 127.0.0.1:9846 --per-process"
         );
         assert!(text.contains("loginctl enable-linger"));
     }

@@ -10,7 +10,7 @@ use super::exit::warn;
 use crate::diagnosis::Finding;
 use crate::fleet::Moment;
 use crate::output::Report;
-use crate::output::open_metrics::{self, MetricsOptions, People, TextFormat};
+use crate::output::open_metrics::{self, MetricsOptions, TextFormat};
 use crate::wire::format::io_cause;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -72,7 +72,7 @@ impl MetricsServer {
         let per_process = arguments.per_process;
         let render: Render = Arc::new(move |format| {
             let reader = reader.clone();
-            let options = MetricsOptions { format, per_process, people: People::Programs };
+            let options = MetricsOptions { format, per_process };
             Box::pin(async move { reader.read(move |state, now| text_of(state, options, now)).await })
         });
         let server = Self::start(address, render, LIMITS).await?;

@@ -108,7 +108,7 @@ hosts.toml:6:1: unknown key `adress`
 hosts.toml:7:1: unknown key `frobnicate`
   7 | frobnicate = 1
     | ^^^^^^^^^^
-    = hint: the keys are name, address, port, user, identity_file, known_hosts, proxy_jump, ssh_config, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, shared_account, role, diagnosis
+    = hint: the keys are name, address, port, user, identity_file, known_hosts, proxy_jump, ssh_config, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, shared_account, share, role, diagnosis
 hosts.toml:9:3: unknown key `host`
   9 | [[host]]
     |   ^^^^

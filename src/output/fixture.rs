@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::findings::FindingsReport;
-use crate::config::HostConfig;
+use crate::config::{HostConfig, Sharing};
 use crate::diagnosis::{
     Confidence, Finding, FindingGpu, FindingPhase, FindingProcess, NotJudged, RuleId, Severity, SnoozeEnd, Transition,
 };
@@ -31,6 +31,11 @@ pub(super) fn moment(seconds: f64) -> Moment {
 
 /// Calls `check` with the report half a second after the last readings.
 pub(super) fn with_report(check: impl FnOnce(&Report<'_>)) {
+    with_sharing(Sharing::default(), check);
+}
+
+/// Calls `check` with the report of a fleet whose first host shares this much.
+pub(super) fn with_sharing(sharing: Sharing, check: impl FnOnce(&Report<'_>)) {
     let states = |id: HostId| match id {
         HostId(0) => vec![
             (GpuState::InUse, Some(moment(-60.0))),
@@ -43,7 +48,7 @@ pub(super) fn with_report(check: impl FnOnce(&Report<'_>)) {
     };
     let (hang, suspicion, watched) = findings();
     let findings = [&hang, &suspicion, &watched];
-    check(&Report { fleet: &fleet(), states: &states, findings: &findings, now: moment(0.5) });
+    check(&Report { fleet: &fleet(sharing), states: &states, findings: &findings, now: moment(0.5) });
 }
 
 /// A firing finding, a suspicion and another pending finding.
@@ -65,8 +70,9 @@ fn findings() -> (Finding, Finding, Finding) {
     (hang, suspicion, watched)
 }
 
-fn fleet() -> Fleet {
+fn fleet(sharing: Sharing) -> Fleet {
     let mut first = HostConfig::named("hgx-01");
+    first.sharing = sharing;
     first.address = Some("10.0.0.11".to_owned());
     first.group = Some("rack 7".into());
     first.note = Some("a note".into());

@@ -10,7 +10,8 @@
 //! An unknown value has no line, and so have the readings of a host that are not current: Prometheus then shows a gap.
 
 use super::report::{GpuView, Report};
-use crate::diagnosis::FindingPhase;
+use crate::config::Sharing;
+use crate::diagnosis::{Finding, FindingPhase};
 use crate::fleet::{GpuState, Host, HostId, JobKey, Process, host_users, program_name};
 use crate::wire::{GpuHealth, GpuReading, HostReading, SafeText};
 use std::collections::{BTreeMap, HashSet};
@@ -44,17 +45,6 @@ impl TextFormat {
     }
 }
 
-/// How much about people the metrics contain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum People {
-    /// Neither names of users nor Slurm jobs.
-    Hidden,
-    /// Names of users.
-    Names,
-    /// Names of users and of their programs.
-    Programs,
-}
-
 /// The choices of a scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetricsOptions {
@@ -62,8 +52,6 @@ pub struct MetricsOptions {
     pub format: TextFormat,
     /// Adds the metrics of processes and Slurm jobs, whose labels change with every job.
     pub per_process: bool,
-    /// How much about people is shown.
-    pub people: People,
 }
 
 /// The type of a metric.
@@ -559,9 +547,10 @@ impl<'a> Scrape<'a> {
         Self { report, options, hosts }
     }
 
-    /// The name of a user, if it may be shown.
-    fn user<'u>(&self, user: &'u SafeText) -> &'u str {
-        if self.options.people >= People::Names { user.as_str() } else { "" }
+    /// The name of the user of a finding, if all its hosts share it.
+    fn user_of<'f>(&self, finding: &'f Finding) -> &'f str {
+        let is_shared = |(id, _): &(HostId, SafeText)| self.report.fleet.host(*id).is_some_and(shares_names);
+        finding.user.as_ref().filter(|_| finding.hosts.iter().all(is_shared)).map_or("", SafeText::as_str)
     }
 
     fn name_of(&self, id: HostId) -> &str {
@@ -587,7 +576,7 @@ impl<'a> HostSample<'a> {
         });
         let gpus: Vec<_> = gpus.collect();
         let has_processes = options.per_process && is_fresh;
-        let process_sums = if has_processes { process_sums(host, &gpus, options.people) } else { Vec::new() };
+        let process_sums = if has_processes { process_sums(host, &gpus) } else { Vec::new() };
         Self {
             host,
             age_seconds: host.age(report.now).map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
@@ -654,12 +643,14 @@ fn slurm_allocated(gpu: &GpuSample<'_>) -> Option<f64> {
     flag(Some(allocated.contains(&info.index)))
 }
 
+/// Whether names of users, programs and Slurm jobs on the host may be shown: whoever reads the metrics is another account.
+fn shares_names(host: &Host) -> bool {
+    host.config.sharing != Sharing::None
+}
+
 fn user_gpus(scrape: &Scrape<'_>) -> Vec<(Labels, f64)> {
-    if scrape.options.people == People::Hidden {
-        return Vec::new();
-    }
     let mut samples = Vec::new();
-    for host in scrape.hosts.iter().filter(|host| host.is_fresh) {
+    for host in scrape.hosts.iter().filter(|host| host.is_fresh && shares_names(host.host)) {
         let states: Vec<_> = host.states.iter().map(|state| (*state, None)).collect();
         let mut users = host_users(host.host, &states).users;
         users.sort_by_key(|user| std::cmp::Reverse(user.gpus));
@@ -683,7 +674,7 @@ fn findings(scrape: &Scrape<'_>) -> Vec<(Labels, f64)> {
                 .with("severity", finding.severity.word())
                 .with("host", host)
                 .with("gpu", gpu)
-                .with("user", finding.user.as_ref().map_or("", |user| scrape.user(user)))
+                .with("user", scrape.user_of(finding))
         };
         let gpus = finding.gpus.iter().map(|gpu| labels(scrape.name_of(gpu.host), &gpu.index.to_string()));
         let without_gpus = |id: &HostId| !finding.gpus.iter().any(|gpu| gpu.host == *id);
@@ -703,20 +694,15 @@ struct ProcessSum {
 }
 
 /// The sums of the processes of a host by their labels, most memory first.
-fn process_sums(host: &Host, gpus: &[GpuSample<'_>], people: People) -> Vec<(Labels, ProcessSum)> {
+fn process_sums(host: &Host, gpus: &[GpuSample<'_>]) -> Vec<(Labels, ProcessSum)> {
     let mut sums: BTreeMap<Labels, ProcessSum> = BTreeMap::new();
     for process in host.processes() {
         for usage in &process.gpus {
             let Some(gpu) = usage.gpu.and_then(|position| gpus.get(usize::from(position))) else { continue };
             let mut labels = gpu.labels.clone();
-            if people >= People::Names {
-                labels = labels.with("user", &process.info.who);
-            }
-            if people >= People::Programs {
-                labels = labels.with("program", &program(process));
-            }
             // squeue names the user of a job.
-            if people > People::Hidden {
+            if shares_names(host) {
+                labels = labels.with("user", &process.info.who).with("program", &program(process));
                 labels = labels.with("slurm_job", slurm_job(process));
             }
             let sum = sums.entry(labels).or_default();
@@ -760,15 +746,12 @@ fn process_samples(scrape: &Scrape<'_>, value: fn(&ProcessSum) -> Option<f64>) -
 }
 
 fn slurm_job_gpus(scrape: &Scrape<'_>) -> Vec<(Labels, f64)> {
-    if scrape.options.people == People::Hidden {
-        return Vec::new();
-    }
     let mut samples = Vec::new();
-    for host in scrape.hosts.iter().filter(|host| host.is_fresh) {
+    for host in scrape.hosts.iter().filter(|host| host.is_fresh && shares_names(host.host)) {
         let mut gpus: BTreeMap<Labels, HashSet<usize>> = BTreeMap::new();
         for process in host.host.processes().filter(|process| !slurm_job(process).is_empty()) {
             let labels = host.labels.clone().with("slurm_job", slurm_job(process));
-            let labels = labels.with("user", scrape.user(&process.info.who));
+            let labels = labels.with("user", &process.info.who);
             let positions = process.gpu_positions().filter(|position| process.computes_on(*position));
             gpus.entry(labels).or_default().extend(positions);
         }

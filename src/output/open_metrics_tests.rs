@@ -7,8 +7,7 @@ use crate::fleet::{Fleet, HostUpdate, Moment};
 use crate::wire::{GpuColumns, GpuInfo, Inventory, Snapshot};
 use std::sync::Arc;
 
-const OPTIONS: MetricsOptions =
-    MetricsOptions { format: TextFormat::OpenMetrics, per_process: true, people: People::Programs };
+const OPTIONS: MetricsOptions = MetricsOptions { format: TextFormat::OpenMetrics, per_process: true };
 
 fn rendered(options: MetricsOptions) -> String {
     let mut written = String::new();
@@ -118,10 +117,10 @@ fn processes_are_summed_by_user_program_and_job() {
 }
 
 #[test]
-fn names_of_people_can_be_hidden() {
-    let names = rendered(MetricsOptions { people: People::Names, ..OPTIONS });
-    assert!(names.contains("user=\"alice\"") && !names.contains("train.py") && !names.contains("program="), "{names}");
-    let hidden = rendered(MetricsOptions { people: People::Hidden, ..OPTIONS });
+fn a_host_that_shares_nothing_shows_no_names() {
+    assert!(rendered(OPTIONS).contains("user=\"alice\""));
+    let mut hidden = String::new();
+    fixture::with_sharing(Sharing::None, |report| hidden = text(report, OPTIONS));
     assert!(!hidden.contains("alice") && !hidden.contains("user=") && !hidden.contains("program="), "{hidden}");
     assert!(!samples(&hidden, "gpufleet_finding").is_empty());
     assert_eq!(samples(&hidden, "gpufleet_process_gpu_memory_bytes").len(), 2, "the sums of two GPUs");

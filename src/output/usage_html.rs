@@ -157,7 +157,8 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::super::usage_report::{Prices, ReportData, ReportGroup};
     use super::*;
-    use crate::store::history::{FindingTotal, GpuName, GpuTotal};
+    use crate::store::history::GpuName;
+    use crate::store::history_reader::{FindingTotal, GpuTotal};
     use crate::store::rollup::{GpuRow, StateSeconds};
 
     #[test]

@@ -10,7 +10,7 @@
 //! 3 findings: 2 idle-hog, 1 gpu-lost
 //! ```
 
-use crate::store::history::{FindingTotal, GpuTotal, HostTotal, JobTotal};
+use crate::store::history_reader::{FindingTotal, GpuTotal, HostTotal, JobTotal};
 use crate::wire::SafeText;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -326,6 +326,11 @@ impl SimulatedHost {
         let event = |word: &'static str| self.on_gpu(word, gpu);
         let number = |word: &'static str, key| event(word).and_then(|event| event.number(key)).unwrap_or(0.0) as u64;
         let links = u32::from(self.model.links);
+        // Errors per minute since the event began.
+        let errors = |key| {
+            let event = event("link_errors")?;
+            Some((event.number(key)? * (self.time - event.at).max(0.0) / 60.0) as u64)
+        };
         let all = if links == 0 { 0 } else { (1_u32 << links) - 1 };
         let down = event("nvlink").map_or(0, |event| 1_u32 << event.number("link").unwrap_or(0.0) as u32);
         let action = event("recovery").map_or(RecoveryAction::None, |event| match event.text("action") {
@@ -344,6 +349,10 @@ impl SimulatedHost {
             row_remap_failed: Some(event("remap").is_some_and(|event| event.has("failed"))),
             recovery_action: Some(action),
             persistence_mode: Some(event("persistence_off").is_none()),
+            pcie_replays: Some(errors("pcie").unwrap_or(0)),
+            nvlink_replays: (links > 0).then(|| errors("nvlink").unwrap_or(0)),
+            nvlink_recoveries: (links > 0).then_some(0),
+            nvlink_crc_errors: (links > 0).then(|| errors("nvlink").unwrap_or(0)),
             nvlinks_active: (links > 0).then_some(u64::from(all & !down)),
             power_smoothing: event("smoothing").map(|_| true),
             ..GpuHealth::default()

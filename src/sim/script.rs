@@ -59,7 +59,7 @@ impl Default for Job {
 /// Kinds of work that a process does in a phase.
 const WORK: &str = "train spin idle wait load starve decode fsdp comm tiny serve barrier gone";
 /// Events of hosts, GPUs and connections.
-const EVENTS: &str = "absurd blips blocked brake busy capped clock cpu disk down driver ecc ghost hang hot limit lost mig \
+const EVENTS: &str = "absurd blips blocked brake busy capped clock cpu disk down driver ecc ghost hang hot limit link_errors lost mig \
     mismatch nfs no_energy nvlink oom pcie persistence_off pressure ram reboot recovery remap reset skip sleep slow_start \
     slurm smoothing swap thermal unknown vanish xid";
 /// Arguments whose value is a word, not a number or a time.

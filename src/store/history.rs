@@ -8,13 +8,12 @@
 //! | `job`, `finding` | a job on a host, a finding | 2 years |
 //!
 //! Times are seconds since 1970. A period without a row is unknown. `PRAGMA user_version` is the version of the schema. One
-//! process writes ([`History::open`] takes a lock); others may read at the same time ([`HistoryReader`]).
+//! process writes ([`History::open`] takes a lock); others may read at the same time ([`super::HistoryReader`]).
 
 use super::rollup::{GpuRow, StateSeconds, merge_gpu_rows};
 use super::{FileLock, lock_file, rename_bad_file};
 use crate::wire::SafeText;
-use rusqlite::types::Value;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
@@ -23,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The version of the schema that this program writes.
-const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 1;
 /// The length of the periods in seconds.
 pub const MINUTE: u64 = 60;
 /// See [`MINUTE`].
@@ -39,7 +38,7 @@ const TRUSTED_STEP: u64 = DAY;
 /// A finding that fires again within this time continues the earlier row.
 const FINDING_PAUSE: u64 = 1800;
 /// How long a reader waits for a writer that switches its log.
-const BUSY_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
 const SCHEMA: &str = "
 CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -123,7 +122,7 @@ pub enum HistoryError {
 }
 
 impl HistoryError {
-    fn of(operation: &'static str, path: &Path, error: &rusqlite::Error) -> Self {
+    pub(super) fn of(operation: &'static str, path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -648,7 +647,7 @@ impl History {
     }
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<i64> {
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
@@ -659,7 +658,7 @@ const GPU_COLUMNS: &str =
   unknown_seconds, throttled_seconds";
 
 /// Reads the columns of [`GPU_COLUMNS`] from this one on.
-fn gpu_row(row: &Row<'_>, first: usize) -> rusqlite::Result<GpuRow> {
+pub(super) fn gpu_row(row: &Row<'_>, first: usize) -> rusqlite::Result<GpuRow> {
     let column = |index: usize| first + index;
     Ok(GpuRow {
         samples: row.get(column(0))?,
@@ -724,301 +723,6 @@ fn gpu_rows(connection: &Connection, table: &str, from: u64, until: u64) -> rusq
         by_gpu.entry(row.get(0)?).or_default().push(gpu_row(row, 1)?);
     }
     Ok(by_gpu.into_iter().collect())
-}
-
-/// The sums of a GPU over a period, for a report.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GpuTotal {
-    /// The GPU.
-    pub gpu: GpuName,
-    /// The sums and means.
-    pub row: GpuRow,
-}
-
-/// The use of GPUs by a job over a period.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobTotal {
-    /// The host.
-    pub host: SafeText,
-    /// The form for people: `slurm:3385`.
-    pub label: SafeText,
-    /// The user.
-    pub user: SafeText,
-    /// The command.
-    pub command: SafeText,
-    /// The indexes of its GPUs.
-    pub gpus: String,
-    /// When it started.
-    pub start: u64,
-    /// When it ended; `None` while it runs.
-    pub ended: Option<u64>,
-    /// How it ended, if that is known.
-    pub how_ended: Option<SafeText>,
-    /// The highest memory on all of its GPUs in MiB.
-    pub memory_max_mib: Option<u64>,
-    /// GPU seconds held in the period, by the model of the host's first GPU, which decides the price.
-    pub held_seconds: u64,
-    /// GPU seconds used in the period.
-    pub used_seconds: u64,
-    /// Energy in joules in the period.
-    pub energy_joules: u64,
-    /// The model of the host's GPUs.
-    pub model: Option<SafeText>,
-}
-
-/// A finding of the period.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FindingTotal {
-    /// The rule.
-    pub rule: SafeText,
-    /// The host.
-    pub host: SafeText,
-    /// The severity.
-    pub severity: SafeText,
-    /// The owner of the processes.
-    pub user: Option<SafeText>,
-    /// When it fired.
-    pub first_seen: u64,
-    /// When it cleared; `None` while it fires.
-    pub ended: Option<u64>,
-    /// The sentence with its figures.
-    pub evidence: SafeText,
-    /// Whether the user was notified.
-    pub notified: bool,
-}
-
-/// For how long a host was watched and reachable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostTotal {
-    /// The host.
-    pub host: SafeText,
-    /// Seconds in which the collector watched the host.
-    pub watched_seconds: u64,
-    /// Seconds in which it sent readings.
-    pub reachable_seconds: u64,
-}
-
-/// The history, open for reading while a collector may write it.
-pub struct HistoryReader {
-    connection: Connection,
-    path: PathBuf,
-}
-
-impl HistoryReader {
-    /// Opens the history.
-    ///
-    /// # Errors
-    /// There is no history, it is of a newer version, or it cannot be read.
-    pub fn open(path: &Path) -> Result<Self, HistoryError> {
-        if !path.exists() {
-            return Err(HistoryError::Missing { path: path.to_owned() });
-        }
-        let failed = |error: rusqlite::Error| HistoryError::of("read", path, &error);
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-        connection.busy_timeout(BUSY_LIMIT).map_err(failed)?;
-        match version(&connection).map_err(failed)? {
-            0 => Err(HistoryError::Missing { path: path.to_owned() }),
-            version if version > VERSION => Err(HistoryError::Newer { path: path.to_owned(), version }),
-            _ => Ok(Self { connection, path: path.to_owned() }),
-        }
-    }
-
-    fn check<T>(&self, result: rusqlite::Result<T>) -> Result<T, HistoryError> {
-        result.map_err(|error| HistoryError::of("read", &self.path, &error))
-    }
-
-    /// The last complete minute; `None` in an empty history.
-    pub fn last_minute(&self) -> Result<Option<u64>, HistoryError> {
-        self.check(self.connection.query_row("SELECT max(start) FROM host_minute", [], |row| row.get(0)))
-    }
-
-    /// The rows of every GPU, grouped by periods of `bucket` seconds that begin at `from`. `offset_seconds` moves the
-    /// periods, for days in local time. Both ends are multiples of a quarter-hour; quarter-hours that are not rolled up
-    /// yet are read from minutes, and long spans without groups from days.
-    pub fn gpu_totals(
-        &self,
-        from: u64,
-        until: u64,
-        bucket: Option<(u64, i64)>,
-    ) -> Result<Vec<(u64, GpuTotal)>, HistoryError> {
-        self.check(self.read_gpu_totals(from, until, bucket))
-    }
-
-    fn read_gpu_totals(
-        &self,
-        from: u64,
-        until: u64,
-        bucket: Option<(u64, i64)>,
-    ) -> rusqlite::Result<Vec<(u64, GpuTotal)>> {
-        let rolled: Option<u64> =
-            self.connection.query_row("SELECT max(start) FROM gpu_quarter", [], |row| row.get(0))?;
-        let rolled = rolled.map_or(from, |start| start + QUARTER).clamp(from, until);
-        let (first_day, last_day) = (from.div_ceil(DAY) * DAY, rolled / DAY * DAY);
-        // Days of UTC fit only groups of such days.
-        let days_fit = bucket.is_none_or(|(seconds, offset)| seconds % DAY == 0 && offset.rem_euclid(DAY as i64) == 0);
-        let parts = if days_fit && last_day > first_day {
-            vec![
-                ("gpu_quarter", from, first_day),
-                ("gpu_day", first_day, last_day),
-                ("gpu_quarter", last_day, rolled),
-                ("gpu_minute", rolled, until),
-            ]
-        } else {
-            vec![("gpu_quarter", from, rolled), ("gpu_minute", rolled, until)]
-        };
-        // Means are weighted by the known seconds.
-        let known = "(busy_seconds + idle_held_seconds + free_seconds + faulty_seconds)";
-        let group = match bucket {
-            Some((seconds, offset)) => format!("(start + {offset}) / {seconds} * {seconds} - {offset}"),
-            None => from.to_string(),
-        };
-        let mut sums: HashMap<(u64, i64), Vec<GpuRow>> = HashMap::new();
-        for (table, from, until) in parts.into_iter().filter(|(_, from, until)| from < until) {
-            let query = format!(
-                "SELECT {group} AS bucket, gpu, sum(samples),
-                   CAST(round(sum(utilization_permille * {known}) * 1.0
-                     / nullif(sum(iif(utilization_permille IS NULL, 0, {known})), 0)) AS INTEGER),
-                   max(utilization_max_percent),
-                   CAST(round(sum(memory_mib * {known}) * 1.0
-                     / nullif(sum(iif(memory_mib IS NULL, 0, {known})), 0)) AS INTEGER),
-                   max(memory_max_mib), sum(energy_joules), max(temperature_max_celsius),
-                   CAST(round(sum(sm_activity_permille * {known}) * 1.0
-                     / nullif(sum(iif(sm_activity_permille IS NULL, 0, {known})), 0)) AS INTEGER),
-                   sum(busy_seconds), sum(idle_held_seconds), sum(free_seconds), sum(faulty_seconds),
-                   sum(unknown_seconds), sum(throttled_seconds)
-                 FROM {table} WHERE start >= ?1 AND start < ?2 GROUP BY bucket, gpu"
-            );
-            let mut statement = self.connection.prepare(&query)?;
-            let mut rows = statement.query([from, until])?;
-            while let Some(row) = rows.next()? {
-                sums.entry((row.get(0)?, row.get(1)?)).or_default().push(gpu_row(row, 2)?);
-            }
-        }
-        let names = self.gpu_names()?;
-        let period = bucket.map_or(until - from, |(seconds, _)| seconds);
-        let mut totals: Vec<(u64, GpuTotal)> = sums
-            .into_iter()
-            .filter_map(|((start, gpu), rows)| {
-                // The first and the last group may be cut.
-                let length = (start + period).min(until).saturating_sub(start.max(from));
-                Some((start, GpuTotal { gpu: names.get(&gpu)?.clone(), row: merge_gpu_rows(&rows, length) }))
-            })
-            .collect();
-        totals.sort_by(|(a, x), (b, y)| (a, &x.gpu.host, x.gpu.index).cmp(&(b, &y.gpu.host, y.gpu.index)));
-        Ok(totals)
-    }
-
-    fn gpu_names(&self) -> rusqlite::Result<HashMap<i64, GpuName>> {
-        let mut statement = self.connection.prepare(
-            "SELECT gpu.id, host.name, uuid, gpu_index, model, memory_mib FROM gpu JOIN host ON host.id = gpu.host",
-        )?;
-        let rows = statement.query_map([], |row| {
-            let name = GpuName {
-                host: text(row, 1)?,
-                uuid: text(row, 2)?,
-                index: row.get(3)?,
-                model: optional_text(row, 4)?,
-                memory_mib: row.get(5)?,
-            };
-            Ok((row.get(0)?, name))
-        })?;
-        rows.collect()
-    }
-
-    /// The use of GPUs by each job in quarter-hours of `from..until`, most held first.
-    pub fn job_totals(&self, from: u64, until: u64) -> Result<Vec<JobTotal>, HistoryError> {
-        let query = "SELECT host.name, label, user, command, gpus, job.start, ended, how_ended, memory_max_mib,
-               sum(held_seconds), sum(used_seconds), sum(energy_joules),
-               (SELECT model FROM gpu WHERE gpu.host = job.host AND model IS NOT NULL ORDER BY gpu_index LIMIT 1)
-             FROM job_quarter JOIN job ON job.id = job_quarter.job JOIN host ON host.id = job.host
-             WHERE job_quarter.start >= ?1 AND job_quarter.start < ?2
-             GROUP BY job.id ORDER BY sum(held_seconds) DESC, job.id";
-        self.rows(query, &[from.into_value(), until.into_value()], |row| {
-            Ok(JobTotal {
-                host: text(row, 0)?,
-                label: text(row, 1)?,
-                user: text(row, 2)?,
-                command: text(row, 3)?,
-                gpus: row.get(4)?,
-                start: row.get(5)?,
-                ended: row.get(6)?,
-                how_ended: optional_text(row, 7)?,
-                memory_max_mib: row.get(8)?,
-                held_seconds: row.get(9)?,
-                used_seconds: row.get(10)?,
-                energy_joules: row.get(11)?,
-                model: optional_text(row, 12)?,
-            })
-        })
-    }
-
-    /// The findings that fired in `from..until`, the newest first.
-    pub fn findings(&self, from: u64, until: u64) -> Result<Vec<FindingTotal>, HistoryError> {
-        let query = "SELECT rule, host, severity, user, first_seen, ended, evidence, notified FROM finding
-             WHERE first_seen < ?2 AND (ended IS NULL OR ended >= ?1) ORDER BY first_seen DESC, id DESC";
-        self.rows(query, &[from.into_value(), until.into_value()], |row| {
-            Ok(FindingTotal {
-                rule: text(row, 0)?,
-                host: text(row, 1)?,
-                severity: text(row, 2)?,
-                user: optional_text(row, 3)?,
-                first_seen: row.get(4)?,
-                ended: row.get(5)?,
-                evidence: text(row, 6)?,
-                notified: row.get(7)?,
-            })
-        })
-    }
-
-    /// For how long each host was watched and reachable in `from..until`.
-    pub fn host_totals(&self, from: u64, until: u64) -> Result<Vec<HostTotal>, HistoryError> {
-        let query = "SELECT host.name, sum(watched), sum(reachable) FROM (
-               SELECT host, sum(watched_seconds) AS watched, sum(reachable_seconds) AS reachable FROM host_quarter
-                 WHERE start >= ?1 AND start < ?2 GROUP BY host
-               UNION ALL
-               SELECT host, count(*) * 60, sum(reachable_seconds) FROM host_minute
-                 WHERE start >= max(?1, coalesce((SELECT max(start) + 900 FROM host_quarter), 0)) AND start < ?2
-                 GROUP BY host)
-             AS part JOIN host ON host.id = part.host GROUP BY part.host ORDER BY host.name";
-        self.rows(query, &[from.into_value(), until.into_value()], |row| {
-            Ok(HostTotal { host: text(row, 0)?, watched_seconds: row.get(1)?, reachable_seconds: row.get(2)? })
-        })
-    }
-
-    fn rows<T>(
-        &self,
-        query: &str,
-        parameters: &[Value],
-        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, HistoryError> {
-        let all = || {
-            let mut statement = self.connection.prepare(query)?;
-            let rows = statement.query_map(params_from_iter(parameters), read)?;
-            rows.collect::<rusqlite::Result<Vec<T>>>()
-        };
-        self.check(all())
-    }
-}
-
-/// A time as a parameter of a query.
-trait IntoValue {
-    fn into_value(self) -> Value;
-}
-
-impl IntoValue for u64 {
-    fn into_value(self) -> Value {
-        Value::Integer(i64::try_from(self).unwrap_or(i64::MAX))
-    }
-}
-
-/// Reads a text, which other programs may have changed.
-fn text(row: &Row<'_>, index: usize) -> rusqlite::Result<SafeText> {
-    Ok(SafeText::new(&row.get::<_, String>(index)?))
-}
-
-fn optional_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<SafeText>> {
-    Ok(row.get::<_, Option<String>>(index)?.map(|text| SafeText::new(&text)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tests of the history: rollups, retention, restarts, and every message about a file that cannot be used.
 
 use super::*;
+use crate::store::HistoryReader;
 use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
 use std::os::unix::fs::PermissionsExt as _;
 

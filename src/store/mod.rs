@@ -3,11 +3,13 @@
 mod directories;
 mod files;
 pub mod history;
+pub mod history_reader;
 mod history_writer;
 pub mod rollup;
 
 pub use directories::{Directories, NoHome};
-pub use history::{History, HistoryError, HistoryReader};
+pub use history::{History, HistoryError};
+pub use history_reader::HistoryReader;
 pub use history_writer::HistoryWriter;
 
 pub use files::{

@@ -93,7 +93,9 @@ fn addresses_are_checked_and_open_ones_are_named() {
     let lab = Lab::start(&["met-3"]);
     let hosts = lab.hosts_toml("");
     let (_collector, address) = start(&lab, &[]);
-    let output = run(&lab, &["collect", &hosts, "--metrics", &address.to_string()]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("other.db").display().to_string();
+    let output = run(&lab, &["collect", &hosts, "--store", &store, "--metrics", &address.to_string()]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
@@ -102,7 +104,7 @@ fn addresses_are_checked_and_open_ones_are_named() {
              address, as in --metrics 127.0.0.1:9900\n"
         )
     );
-    let open = CollectorProcess::start(&lab, "open.log", &[&hosts, "--metrics", "0.0.0.0:0"]);
+    let open = CollectorProcess::start(&lab, "open.log", &[&hosts, "--store", &store, "--metrics", "0.0.0.0:0"]);
     open.wait_for("everyone who can reach this address reads the metrics, with host and user names: there is no login");
 }
 
