@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A host that has not replied after this time is no longer waited for.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for a relayed host, to which an SSH session may have to be opened first.
+/// As above, for a relayed host, to which an SSH session may have to be opened first.
 const RELAYED_REPLY_TIMEOUT: Duration = Duration::from_secs(40);
 /// Time between the signal to a launcher and the check for workers that survived it.
 const SURVIVOR_CHECK_DELAY: Duration = Duration::from_secs(30);

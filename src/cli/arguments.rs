@@ -284,7 +284,7 @@ pub struct ReportArgs {
     /// The end, in the same forms [default: now].
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// What a row is about.
+    /// The subject of a row.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "user")]
     pub by: ReportBy,
     /// Print the rows as CSV.
@@ -307,7 +307,7 @@ pub struct ReportArgs {
     pub store: Option<PathBuf>,
 }
 
-/// What a row of the report is about.
+/// The subject of a row of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReportBy {
     /// A user.

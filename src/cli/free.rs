@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a collector is asked with `--wait`.
+/// The period of the questions to a collector with `--wait`.
 const ASK_PERIOD: Duration = Duration::from_secs(2);
 
 /// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.

@@ -76,7 +76,7 @@ fn refuse(error: &ConnectError) -> Result<ExitCode, CommandError> {
         ConnectError::NoCollector(_) => (RefusalKind::NoCollector, "start it there: gpufleet collect"),
         error if error.is_not_permitted() => (
             RefusalKind::NotPermitted,
-            "whoever runs the collector can share it with a group: gpufleet collect --socket-group NAME",
+            "the account that runs the collector can share it with a group: gpufleet collect --socket-group NAME",
         ),
         ConnectError::Failed(..) => (RefusalKind::Other, "restart the collector there"),
     };

@@ -64,7 +64,7 @@ async fn flooding(stream: DuplexStream, line: Vec<u8>) {
     }
 }
 
-/// What arrived of one host.
+/// The updates of one host that arrived.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Arrived {
     snapshots: usize,

@@ -101,7 +101,7 @@ impl Relay {
         self.demultiplexer.hosts()
     }
 
-    /// What the lines said about the diagnosis.
+    /// The diagnosis according to the lines.
     pub fn into_demultiplexer(self) -> Demultiplexer {
         self.demultiplexer
     }

@@ -49,7 +49,7 @@ pub struct HostConfig {
     pub signals: SignalRule,
     /// Several people share this account, so a process of the same user may belong to someone else.
     pub shared_account: bool,
-    /// What a collector shares of the processes on this host with other accounts.
+    /// How much of the processes on this host a collector shares with other accounts.
     pub sharing: Sharing,
     /// The rule thresholds of this host; `None` for the defaults.
     pub thresholds: Option<Arc<Thresholds>>,
@@ -57,7 +57,7 @@ pub struct HostConfig {
     pub relayed_by: Option<SafeText>,
 }
 
-/// What a collector shares of the processes on a host with other accounts.
+/// How much of the processes on a host a collector shares with other accounts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
     /// Their GPU use, but neither users nor programs.

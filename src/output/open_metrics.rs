@@ -643,7 +643,7 @@ fn slurm_allocated(gpu: &GpuSample<'_>) -> Option<f64> {
     flag(Some(allocated.contains(&info.index)))
 }
 
-/// Whether names of users, programs and Slurm jobs on the host may be shown: whoever reads the metrics is another account.
+/// Whether names of users, programs and Slurm jobs on the host may be shown: the reader of the metrics is another account.
 fn shares_names(host: &Host) -> bool {
     host.config.sharing != Sharing::None
 }

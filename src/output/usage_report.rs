@@ -21,7 +21,7 @@ const UNDERUSED_SHARE: f64 = 0.2;
 const SECONDS_PER_HOUR: f64 = 3600.0;
 const JOULES_PER_KWH: f64 = 3_600_000.0;
 
-/// What a row of the report is about.
+/// The subject of a row of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -232,7 +232,7 @@ pub struct UsageReport {
     pub from_unix_seconds: u64,
     /// The end of the period.
     pub until_unix_seconds: u64,
-    /// What a row is about.
+    /// The subject of a row.
     pub by: ReportGroup,
     /// The rows, the most GPU-hours first; days in order.
     pub rows: Vec<UsageRow>,
@@ -249,7 +249,7 @@ pub struct UsageReport {
     pub days: Vec<UsageRow>,
 }
 
-/// What the history says about a period.
+/// The contents of the history for a period.
 pub struct ReportData<'a> {
     /// The start, in seconds since 1970.
     pub from: u64,

@@ -152,7 +152,7 @@ impl FindingFrame {
 pub struct Diagnosis {
     /// The findings in the order of the engine.
     pub findings: Vec<Finding>,
-    /// What could not be evaluated.
+    /// The rules and readings that could not be evaluated.
     pub not_judged: Vec<NotJudged>,
     /// The rules that need a longer observation, with its length.
     pub too_little_history: Vec<(RuleId, Duration)>,

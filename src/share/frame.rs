@@ -92,7 +92,7 @@ pub struct CollectorInfo {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: f64,
-    /// What it shares with this viewer: `none`, `names` or `commands`.
+    /// How much it shares with this viewer: `none`, `names` or `commands`.
     pub share: SafeText,
     /// The fleet is simulated.
     pub simulated: bool,
@@ -266,7 +266,7 @@ pub enum LinkFrame {
     },
     /// The collector needs its user, for example to accept a host key.
     NeedsUser {
-        /// What is needed.
+        /// The answer that is needed.
         error: RecordedError,
     },
     /// A state that this version does not know. It is ignored.
@@ -281,7 +281,7 @@ pub struct DiagnosisFrame {
     /// Findings in the order of the engine, at most 50.
     #[serde(deserialize_with = "limits::at_most::<FINDINGS_PER_LINE, _, _>")]
     pub findings: Vec<FindingFrame>,
-    /// What could not be evaluated; in the first line only.
+    /// The rules and readings that could not be evaluated; in the first line only.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_RULES, _, _>")]
     pub not_judged: Vec<NotJudgedFrame>,
     /// The rules that need a longer observation; in the first line only.

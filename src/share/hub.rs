@@ -62,7 +62,7 @@ impl WaitingLines {
         self.lines.push_back(Arc::clone(line));
     }
 
-    /// Drops the updates that wait. What remains of a picture is still sent.
+    /// Drops the updates that wait. The rest of a picture is still sent.
     fn skip(&mut self) {
         self.lines.truncate(self.picture_lines);
         self.update_bytes = 0;

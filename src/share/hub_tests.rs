@@ -47,7 +47,7 @@ fn join(hub: &mut Hub, fleet: &Fleet, audience: Audience, follow: bool, now: Mom
     hub.join(&ViewerHello::new(follow), audience, (fleet, &Engine::default()), now)
 }
 
-/// What a screen shows of a host.
+/// The state of a host on a screen.
 fn shown(host: &Host) -> String {
     let processes: Vec<_> = host
         .processes()

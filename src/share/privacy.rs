@@ -18,7 +18,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// What a host shares with this audience.
+    /// How much a host shares with this audience.
     pub(super) fn sharing(self, config: &HostConfig) -> Sharing {
         match self {
             Self::Own => Sharing::Commands,

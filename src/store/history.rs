@@ -102,7 +102,7 @@ pub enum HistoryError {
     Damaged {
         /// The path.
         path: PathBuf,
-        /// What SQLite reports.
+        /// The message of SQLite.
         cause: String,
     },
     /// The disk is full.

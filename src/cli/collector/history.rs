@@ -33,7 +33,7 @@ pub(in crate::cli) struct HistoryRecorder {
     findings: Vec<FindingRow>,
 }
 
-/// What is known of one minute.
+/// The known values of one minute.
 #[derive(Default)]
 struct Minute {
     gpus: HashMap<GpuName, GpuAccumulator>,

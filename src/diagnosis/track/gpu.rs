@@ -477,7 +477,7 @@ fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<
     is_set.map(|is_set| if is_set { dt as f32 } else { 0.0 })
 }
 
-/// What the counters of data moved and of tensor cores show.
+/// The activity according to the counters of data moved and of tensor cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counters {
     /// Data over NVLink or PCIe, reads of the memory, or use of the tensor cores.
