@@ -7,7 +7,7 @@
 //! other tasks --StateReader-----'                 (writes to the store, publishes updates)
 //! ```
 //!
-//! [`CollectorState`] owns the fleet and the diagnosis engine, and only [`event_loop`] changes it. There are two ways to
+//! [`CollectorState`] owns the fleet and the diagnosis engine, and only `event_loop` changes it. There are two ways to
 //! plug in:
 //!
 //! - An [`Observer`] follows every update and every tick on the event loop. This is the place to write to the store and
