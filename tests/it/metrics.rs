@@ -94,8 +94,9 @@ fn addresses_are_checked_and_open_ones_are_named() {
     let hosts = lab.hosts_toml("");
     let (_collector, address) = start(&lab, &[]);
     let folder = tempfile::tempdir().expect("a folder");
-    let store = folder.path().join("other.db").display().to_string();
-    let output = run(&lab, &["collect", &hosts, "--store", &store, "--metrics", &address.to_string()]);
+    let [store, socket] = ["other.db", "other.sock"].map(|name| folder.path().join(name).display().to_string());
+    let output =
+        run(&lab, &["collect", &hosts, "--store", &store, "--socket", &socket, "--metrics", &address.to_string()]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),

@@ -245,7 +245,7 @@ fn start_on_lab(lab: &Lab, defaults: &str, state: &Path, arguments: &[&str]) -> 
     all.extend(arguments);
     let state = state.to_str().expect("UTF-8");
     let pty = Pty::gpufleet((120, 40), &all, &[("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", state)]);
-    pty.wait_for("GPUs");
+    pty.wait("the GPUs of all hosts", |text| text.contains(" GPUs ") || text.contains(" 1 GPU "));
     pty
 }
 
