@@ -247,7 +247,7 @@ fn program_path() -> String {
     format!("{}:/usr/bin:/bin", program().parent().expect("a folder").display())
 }
 
-/// Runs a viewer with a state directory of its own.
+/// Runs a viewer with a separate state directory.
 fn view(lab: &Lab, configuration: &str, arguments: &[&str]) -> (String, String, i32) {
     let output = command(lab)
         .args(arguments)

@@ -23,7 +23,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 /// How long the end may take: files, hooks and observers. The whole program ends within 3 s.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// At most this many waiting updates are applied before signals and readers are looked at again.
+/// The maximum number of waiting updates to apply before the loop checks for signals and readers.
 const UPDATES_PER_ROUND: usize = 32;
 
 /// Reads hosts.toml again; runs on a blocking thread.
