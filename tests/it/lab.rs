@@ -8,6 +8,7 @@ use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{Clock, HostId, HostUpdate};
 use gpufleet::ssh::{Context, Interaction, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -181,10 +182,13 @@ pub(crate) fn wait_gone(pids: &[u32], limit: Duration) -> Duration {
         let pid = Pid::from_raw(pid as i32).expect("a pid");
         // A process that cannot be opened has ended.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        let left = limit.saturating_sub(began.elapsed());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)).expect("polls");
-        assert!(ended > 0, "{pid:?} still runs after {limit:?}");
+        // The end of a child interrupts poll(2), because tokio handles SIGCHLD in this process.
+        let ended = retry_on_intr(|| {
+            let left = limit.saturating_sub(began.elapsed());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left))
+        });
+        assert!(ended.expect("polls") > 0, "{pid:?} still runs after {limit:?}");
     }
     began.elapsed()
 }

@@ -2,6 +2,7 @@
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::num::NonZero;
@@ -120,7 +121,7 @@ impl Pty {
         let is_full = || {
             let mut wanted = [PollFd::new(&terminal, PollFlags::OUT)];
             let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            poll(&mut wanted, Some(&limit)).expect("polls") == 0
+            retry_on_intr(|| poll(&mut wanted, Some(&limit))).expect("polls") == 0
         };
         // Each resize makes gpufleet draw a whole frame.
         let (rows, columns) = self.screen(vt100::Screen::size);
