@@ -283,7 +283,7 @@ thresholds! {
     }
     PersistenceOff persistence_off "persistence-off" {}
     RendezvousStuck rendezvous_stuck "rendezvous-stuck" {
-        warn_after: Time = 1200.0, "how long the ranks have done nothing before it warns";
+        warn_after: Time = 1200.0, "how long the ranks have done nothing before it is info; it warns after 1.5 times that";
         young: Time = 900.0, "age at most when the ranks were first seen";
     }
     GpuShared gpu_shared "gpu-shared" {

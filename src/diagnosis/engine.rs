@@ -489,15 +489,12 @@ fn hosted_gpus(finding: &Finding, host: &Host) -> impl Iterator<Item = usize> {
     gpus.filter_map(|gpu| host.gpus().position(|(info, _)| info.uuid == gpu.uuid))
 }
 
-/// Holds the conditions of jobs, processes and GPUs with missing readings.
+/// Holds the conditions of jobs and GPUs with missing readings.
 fn hold_unreadable(context: &RuleContext, conditions: &mut Conditions) {
     let is_unreadable =
         |identity: &SafeText| context.gpus.iter().any(|gpu| gpu.identity == *identity && !gpu.is_readable);
-    let is_stale_process =
-        |pid: u32| context.processes.iter().any(|process| process.key.pid == pid && process.is_stale);
     conditions.unknown_where(|rule, target| match target {
         FindingTarget::Job(key) => context.jobs.iter().any(|job| job.key == *key && !job.is_readable),
-        FindingTarget::Process(key) => is_stale_process(key.pid),
         FindingTarget::Gpu(identity) => rule != RuleId::GpuLost && is_unreadable(identity),
         FindingTarget::Host | FindingTarget::Mount(_) | FindingTarget::Xid(..) | FindingTarget::Named(_) => false,
     });
@@ -507,7 +504,6 @@ fn hold_unreadable(context: &RuleContext, conditions: &mut Conditions) {
 fn exists(context: &RuleContext, target: &FindingTarget) -> bool {
     match target {
         FindingTarget::Job(key) => context.jobs.iter().any(|job| job.key == *key),
-        FindingTarget::Process(key) => context.processes.iter().any(|process| process.key == *key),
         FindingTarget::Gpu(identity) => context.gpus.iter().any(|gpu| gpu.identity == *identity),
         FindingTarget::Mount(name) => {
             context.host.filesystems().iter().any(|filesystem| filesystem.mount_point == *name)

@@ -315,7 +315,6 @@ pub(super) enum FindingTarget {
     /// By UUID; see `gpu_identity`.
     Gpu(SafeText),
     Job(JobKey),
-    Process(ProcessKey),
     /// By mount point.
     Mount(SafeText),
     /// A GPU and an Xid number.
@@ -355,7 +354,7 @@ pub(super) fn fingerprint(rule: RuleId, host: &SafeText, target: &FindingTarget)
     let _ = match target {
         FindingTarget::Host => Ok(()),
         FindingTarget::Gpu(uuid) => write!(id, "/{uuid}"),
-        FindingTarget::Job(JobKey::Launcher(key)) | FindingTarget::Process(key) => {
+        FindingTarget::Job(JobKey::Launcher(key)) => {
             let boot_id = key.boot_id.as_deref().unwrap_or("-");
             write!(id, "/{}.{}.{boot_id}", key.pid, key.start_ticks.unwrap_or(0))
         }

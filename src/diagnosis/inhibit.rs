@@ -108,7 +108,7 @@ fn is_inhibited_by(
         )
         | (
             DstateHang | StoppedHoldingGpu | ZombieHoldingGpu | OrphanHoldingGpu,
-            JobStalled | IdleHog | InputStall | GpuImbalance | LogSilent,
+            JobStalled | IdleHog | InputStall | GpuImbalance | LogSilent | RendezvousStuck,
         )
         | (JobStalled | RendezvousStuck, IdleHog | InputStall)
         | (RendezvousStuck, JobStalled)

@@ -151,7 +151,8 @@ rules! {
                 after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers \
                 rest: info, or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a launcher with several ranks runs it and it uses \
                 no CPU. A \
-                server that was busy for long is info after 30 min. While the log of the job grows, it is info and warns after 45 min.",
+                server that was busy for long is info after 30 min. A job that never used its GPUs, wrote a log, and has no \
+                connection and no listening port, is info after 20 min and warns after 40 min. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Run `py-spy dump --pid PID` and read the end of the log.",
@@ -180,7 +181,8 @@ rules! {
              nothing (see job-stalled)",
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
                  is info after 25 min if its workers or its storage are the cause, or after 35 min if it works in \
-                 short bursts.",
+                 short bursts. Below 65 % it is info after 35 min if each worker uses 95 % of a core while the main \
+                 process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -263,8 +265,8 @@ rules! {
                 10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook 0.15. Info \
                 after 1 h. Warn after 2 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
                 that was at sustained work; any other program may wait for requests and warns after 12 h. Always info \
-                for a known model server, and for a single process that listens on a TCP port and was not seen \
-                training.",
+                for a known model server, for a single process that listens on a TCP port and was not seen training, and \
+                for a job of which each process rests or polls on one core without reads or writes.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",
         not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \
@@ -357,12 +359,13 @@ rules! {
                 (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
                 first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
                 the memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, \
-                is info.",
+                is info. The job must have used its GPUs for a tenth of that time. One finding per job.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
               (`torch.cuda.memory._record_memory_history`).",
-        not: "warm-up, a sawtooth, a random walk, a single jump, a curriculum with a few steps up",
+        not: "weights that are loaded slowly, warm-up, a sawtooth, a random walk, a single jump, a curriculum with a few \
+              steps up",
         limits: "Needs 96 min of data, and a driver that reports memory per process.",
         source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
     }
@@ -635,13 +638,14 @@ rules! {
         topic: StuckJob,
         fires: "Several ranks of a launcher, a Slurm job, or several processes that hold a context each (2 GiB at \
                 most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses \
-                CPU time, reads or writes. Ranks that wait in a loop on one core, without workers, reads or writes, \
-                are info, and warn after 30 min if their reads and writes are visible.",
+                CPU time, reads or writes: info, and warn after 30 min. The same for ranks that wait in a loop on one core, \
+                without workers, reads or writes; they stay info if their reads and writes are not visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Run `py-spy dump --pid \
               PID`.",
-        not: "ranks that load data or a model, which use the CPU, the disk or the network",
+        not: "ranks that load data or a model, which use the CPU, the disk or the network; a host that still pulls an \
+              image",
         limits: "Reads and writes are visible only for your own processes. Traffic of one process on the network is not \
                 visible.",
         source: "gpufleet; torch.distributed waits 10 to 30 min by default",

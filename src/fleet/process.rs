@@ -227,11 +227,7 @@ impl ProcessInfo {
             _ => "-".into(),
         });
         let launcher = facts.as_ref().and_then(launcher).map(|ancestor| Launcher {
-            key: ProcessKey {
-                boot_id: key.boot_id.clone(),
-                pid: ancestor.pid,
-                start_ticks: Some(ancestor.start_ticks),
-            },
+            key: ancestor_key(key, ancestor),
             command: command_line(&ancestor.argv, Some(&ancestor.name)).unwrap_or_default(),
         });
         Self { who: who(facts.as_ref()), facts, job, launcher, command }
@@ -323,14 +319,15 @@ pub enum JobKey {
         /// The job id.
         job: SafeText,
     },
-    /// A container or a pod's container.
+    /// A container or a pod's container, except for what a shell in it runs.
     Container {
         /// `docker`, `podman`, `lxc`, `nspawn`, `apptainer`, `pod`.
         runtime: SafeText,
         /// The id or name of the container; if a pod's container is unknown, the uid of the pod.
         id: SafeText,
     },
-    /// The topmost ancestor of the same user that is not a shell, tmux, screen or sshd; often the process itself.
+    /// The topmost ancestor of the same user that is not a shell, tmux, screen or sshd; often the process itself. In a
+    /// container, the shell of processes that have no such ancestor.
     Launcher(ProcessKey),
     /// The session of processes whose parents have exited.
     Session {
@@ -347,6 +344,12 @@ impl JobKey {
         let Some(facts) = facts else { return Self::Launcher(process.clone()) };
         match &facts.owner {
             Some(Owner::Slurm { job, .. }) => return Self::Slurm { cluster: None, job: job.clone() },
+            // People run several jobs in one container, each in a shell. Ranks that one shell started are one job.
+            Some(Owner::Pod { .. } | Owner::Container { .. }) if shell(facts).is_some() => {
+                return launcher(facts).or(shell(facts)).map_or(Self::Launcher(process.clone()), |ancestor| {
+                    Self::Launcher(ancestor_key(process, ancestor))
+                });
+            }
             Some(Owner::Pod { uid, container }) => {
                 return Self::Container { runtime: "pod".into(), id: container.as_ref().unwrap_or(uid).clone() };
             }
@@ -356,11 +359,7 @@ impl JobKey {
             Some(Owner::Service(_) | Owner::Session(_) | Owner::Unknown) | None => {}
         }
         if let Some(launcher) = launcher(facts) {
-            return Self::Launcher(ProcessKey {
-                boot_id: process.boot_id.clone(),
-                pid: launcher.pid,
-                start_ticks: Some(launcher.start_ticks),
-            });
+            return Self::Launcher(ancestor_key(process, launcher));
         }
         match facts.session {
             Some(session) if is_orphaned(facts) => Self::Session { boot_id: process.boot_id.clone(), session },
@@ -397,10 +396,18 @@ fn is_orphaned(facts: &ProcessFacts) -> bool {
     facts.ancestors.first().is_none_or(|parent| parent.pid == 1 || is_init(&parent.name))
 }
 
+/// The shell, terminal multiplexer or login below which the job runs; `None` if a runtime or init started it.
+fn shell(facts: &ProcessFacts) -> Option<&Ancestor> {
+    facts.ancestors.iter().find(|ancestor| is_boundary(ancestor)).filter(|ancestor| is_shell_or_login(ancestor))
+}
+
+/// The identity of an ancestor, which runs on the same host as the process.
+fn ancestor_key(process: &ProcessKey, ancestor: &Ancestor) -> ProcessKey {
+    ProcessKey { boot_id: process.boot_id.clone(), pid: ancestor.pid, start_ticks: Some(ancestor.start_ticks) }
+}
+
 /// Whether an ancestor is a shell, a login or a runtime of jobs and containers, and thus not part of a job.
 fn is_boundary(ancestor: &Ancestor) -> bool {
-    const LOGINS: [&str; 9] =
-        ["sshd", "sshd-session", "dropbear", "mosh-server", "login", "su", "screen", "SCREEN", "zellij"];
     /// These run as root, as do the processes of many containers. Linux keeps 15 characters of a name.
     const RUNTIMES: [&str; 9] = [
         "containerd-shim",
@@ -414,15 +421,17 @@ fn is_boundary(ancestor: &Ancestor) -> bool {
         "slurm_script",
     ];
     let name: &str = &ancestor.name;
+    is_shell_or_login(ancestor) || RUNTIMES.contains(&name) || is_init(name)
+}
+
+/// Whether an ancestor is a shell, a terminal multiplexer or a login.
+fn is_shell_or_login(ancestor: &Ancestor) -> bool {
+    const LOGINS: [&str; 10] =
+        ["sshd", "sshd-session", "dropbear", "mosh-server", "login", "su", "screen", "SCREEN", "tmux", "zellij"];
+    let name: &str = &ancestor.name;
     // A script has its own name, but its first argument is the shell that runs it.
     let program = ancestor.argv.first().map_or("", |program| program.rsplit('/').next().unwrap_or_default());
-    is_shell(name)
-        || is_shell(program.trim_start_matches('-'))
-        || LOGINS.contains(&name)
-        || RUNTIMES.contains(&name)
-        || name == "tmux"
-        || name.starts_with("tmux: ")
-        || is_init(name)
+    is_shell(name) || is_shell(program.trim_start_matches('-')) || LOGINS.contains(&name) || name.starts_with("tmux: ")
 }
 
 fn is_shell(name: &str) -> bool {
@@ -620,6 +629,28 @@ mod tests {
         assert_eq!(owned(Owner::Pod { uid: "u".into(), container: Some("c".into()) }), "container:pod/c");
         assert_eq!(owned(Owner::Pod { uid: "u".into(), container: None }), "container:pod/u");
         assert_eq!(owned(Owner::Service("ollama.service".into())), "launcher:500");
+    }
+
+    #[test]
+    fn a_shell_in_a_container_runs_jobs_of_its_own() {
+        let owned = |owner: &Owner, ancestors| {
+            let facts = ProcessFacts { owner: Some(owner.clone()), ..facts(510, 0, ancestors) };
+            JobKey::of_process(&key(510), Some(&facts)).to_string()
+        };
+        let shim = || ancestor(300, 0, "containerd-shim");
+        for owner in [
+            Owner::Container { runtime: "docker".into(), id: "c".into() },
+            Owner::Pod { uid: "u".into(), container: Some("c".into()) },
+        ] {
+            assert_eq!(owned(&owner, vec![ancestor(400, 0, "bash"), shim()]), "launcher:400");
+            assert_eq!(
+                owned(&owner, vec![ancestor(500, 0, "torchrun"), ancestor(400, 0, "bash"), shim()]),
+                "launcher:500"
+            );
+            let main_program = owned(&owner, vec![ancestor(500, 0, "torchrun"), shim()]);
+            assert!(main_program.starts_with("container:"), "{main_program}");
+            assert!(owned(&owner, Vec::new()).starts_with("container:"));
+        }
     }
 
     #[test]

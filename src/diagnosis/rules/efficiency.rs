@@ -4,7 +4,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, counted, duration};
-use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack};
+use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::Host;
 
@@ -15,6 +15,12 @@ const MIN_STALL_SECONDS: f64 = 120.0;
 const HALF_SPEED: f64 = 0.5;
 /// The utilisation of a job that waits for data from the start: it works, but rarely.
 const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
+/// Below this mean utilisation, in percent, workers that are all saturated limit the job.
+const LIMITED_PERCENT: f32 = 65.0;
+/// The CPU usage per worker from which a worker is saturated, in percent, and the cores at most of a main process that waits
+/// for its workers.
+const SATURATED_PERCENT: f32 = 95.0;
+const WAITING_CORES: f64 = 0.9;
 /// The window in which a job must have been slow at half speed, in seconds.
 const HALF_SPEED_WINDOW: f64 = 1200.0;
 /// How long a job is slow for an unknown reason before it is listed, in seconds.
@@ -71,6 +77,9 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     // At half of the earlier utilisation the input may be too slow, too.
     let half = f64::from(earlier) * HALF_SPEED;
     if f64::from(now) >= (1.5 * limits.utilization).max(half) {
+        if now < LIMITED_PERCENT {
+            starved_from_the_start(context, conditions, job, target);
+        }
         return;
     }
     let Some(mean) = mean_utilization(context, job, limits.warn_after) else {
@@ -127,7 +136,8 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
     let is_slow = (STARVED_PERCENT.0..STARVED_PERCENT.1).contains(&mean);
-    let Some(cause) = cause(context, job).filter(|_| is_slow) else { return };
+    let is_limited = || mean < LIMITED_PERCENT && are_workers_saturated(context, job);
+    let Some(cause) = cause(context, job).filter(|_| is_slow || is_limited()) else { return };
     let has_bursts = || {
         let begin = context.sample_time.t - HALF_SPEED_WINDOW;
         job.gpus.iter().all(|gpu| {
@@ -140,7 +150,7 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     if matches!(cause, Cause::Unknown) && !has_bursts() {
         return;
     }
-    let after = if matches!(cause, Cause::Unknown) { UNKNOWN_AFTER } else { 300.0 };
+    let after = if matches!(cause, Cause::Unknown) || !is_slow { UNKNOWN_AFTER } else { 300.0 };
     let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, MIN_STALL_SECONDS);
     conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
         let gpus = context.format_gpus(job.positions());
@@ -162,6 +172,19 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         );
         context.job_details(job, sentence, next).with_figures(format!("{mean:.0} % busy"))
     });
+}
+
+/// Whether every worker of the job uses a whole core while the main process waits for them part of the time.
+fn are_workers_saturated(context: &RuleContext, job: &JobTrack) -> bool {
+    let waits = |process: &ProcessTrack| {
+        let (Some(workers), Some(percent)) = (process.descendants.filter(|count| *count > 0), process.descendants_cpu)
+        else {
+            return false;
+        };
+        let own = process.smoothed_cores.map(|cores| cores - f64::from(percent) / 100.0);
+        percent >= SATURATED_PERCENT * workers as f32 && own.is_some_and(|cores| cores <= WAITING_CORES)
+    };
+    context.members(job).all(waits)
 }
 
 fn describe_busy_workers(count: u32) -> String {
@@ -324,6 +347,8 @@ const ALIKE_HOSTS_CLOCK: f64 = 0.93;
 const STARVED_LEAST_PERCENT: f32 = 10.0;
 const WAITING_PERCENT: f32 = 95.0;
 const STARVED_BEFORE_PERCENT: f32 = 80.0;
+/// The power of a host that waits for another one, divided by its median at work, at most.
+const LESS_POWER: f32 = 0.85;
 /// The window in which repeated packets are compared, in seconds.
 const LINK_WINDOW: f64 = 3600.0;
 /// How busy the GPUs of all hosts must be, in percent.
@@ -379,7 +404,9 @@ fn slow_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
 /// A host whose GPUs became less busy while those of the other hosts of the job wait for it at full utilisation.
 fn starved_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let t = context.sample_time.t;
-    let mut parts = context.peers.certain_parts(job, context.host.id).peekable();
+    let mut parts = context.peers.parts(job, context.host.id).peekable();
+    // Another run of the same command does not draw less power while this host starves.
+    let must_draw_less = context.peers.is_likely(job);
     let was_busy = |gpu: &JobGpu| gpu.baseline.median_utilization() >= Some(STARVED_BEFORE_PERCENT);
     if parts.peek().is_none() || !job.gpus.iter().all(was_busy) {
         return;
@@ -389,6 +416,9 @@ fn starved_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     for part in parts {
         let mean = busy_mean(part.job, &part.diagnosis.gpus, t).filter(|_| part.diagnosis.is_recent(t));
         let Some(mean) = mean else { return };
+        if must_draw_less && !draws_less(part.job, &part.diagnosis.gpus, t) {
+            return;
+        }
         least = least.min(mean);
     }
     if least < WAITING_PERCENT || f64::from(least - own) < context.limits.gpu_imbalance.utilization {
@@ -406,6 +436,14 @@ fn starved_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         let next = "top and iostat -x 5 on that host; read the log of its ranks".to_owned();
         context.job_details(job, sentence, next).with_figures(format!("{own:.0} %, other hosts {least:.0} %"))
     });
+}
+
+/// Whether the GPUs of a job draw less power than they did at work.
+fn draws_less(job: &JobTrack, tracks: &[GpuTrack], t: f64) -> bool {
+    job.gpus.iter().all(|gpu| {
+        let now = tracks.get(gpu.position).and_then(|track| track.window.stats(t - WINDOW).mean_power);
+        now.zip(gpu.baseline.median_power()).is_some_and(|(now, earlier)| now <= LESS_POWER * earlier)
+    })
 }
 
 /// The mean utilisation of the GPUs of a job over the last minutes, in percent; `None` if it is unknown or other jobs use

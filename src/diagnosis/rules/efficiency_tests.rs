@@ -272,25 +272,31 @@ fn a_host_at_a_low_clock_is_the_straggler_of_a_job_on_several_hosts() {
 
 #[test]
 fn a_host_that_falls_behind_the_others_of_its_job_is_info() {
-    let run = |percent: u8, others: u8| {
-        let tester = on_three_hosts(1850, "--rdzv-endpoint=hgx-01:29500", |id, step, gpu| {
+    const CERTAIN: &str = "--rdzv-endpoint=hgx-01:29500";
+    let run = |rendezvous: &str, percent: u8, others: u8, watts: f32| {
+        let tester = on_three_hosts(1850, rendezvous, |id, step, gpu| {
             let wobble = (step % 5) as u8;
             gpu.utilization_percent = Some(match (step < 120, id) {
                 (true, _) => 92 + wobble,
                 (false, 0) => percent + wobble,
                 (false, _) => others,
             });
+            if step >= 120 {
+                gpu.power_watts = Some(watts);
+            }
         });
         let about = |(rule, severity): &(&'static str, &'static str)| *rule == "gpu-imbalance" && *severity == "info";
         let found = tester.firing().iter().any(about);
         (found, found.then(|| tester.finding("gpu-imbalance").sentence.to_string()))
     };
-    let (found, sentence) = run(60, 100);
+    let (found, sentence) = run(CERTAIN, 60, 100, 300.0);
     let expected = "GPUs 0,1 on hgx-00 are 62 % busy, those on the other hosts of train.py (alice, pid 40 and 1 more) at \
                     least 100 %: they may wait for this host";
     assert_eq!((found, sentence.as_deref()), (true, Some(expected)));
-    assert!(!run(84, 100).0, "within 15 points");
-    assert!(!run(60, 85).0, "the others do not wait");
+    assert!(!run(CERTAIN, 84, 100, 300.0).0, "within 15 points");
+    assert!(!run(CERTAIN, 60, 85, 300.0).0, "the others do not wait");
+    assert!(!run("", 60, 100, 300.0).0, "perhaps another run of the same command");
+    assert!(run("", 60, 100, 200.0).0, "the others draw less power since this host starves");
 }
 
 #[test]
@@ -327,4 +333,22 @@ fn a_straggler_with_a_slow_link_names_the_link() {
         ),
         "{sentence}"
     );
+}
+
+#[test]
+fn workers_without_rest_at_half_use_of_the_gpu_are_info_although_it_was_never_faster() {
+    let run = |percent: f32, own: f32, utilization: u8| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        tester.run(5400.0, |tester, _| {
+            let mut processes = job(4, percent, 0);
+            processes[0].reading.cpu_percent = Some(own);
+            TestSample { gpus: vec![tester.gpu(utilization, 300.0, 20, 40)], processes }
+        });
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").collect::<Vec<_>>()
+    };
+    assert_eq!(run(99.0, 57.0, 47), [("input-stall", "info")]);
+    assert_eq!(run(60.0, 57.0, 47), [], "the workers rest");
+    assert_eq!(run(99.0, 100.0, 47), [], "the main process does not wait");
+    assert_eq!(run(99.0, 57.0, 80), [], "the GPU is used well");
 }

@@ -41,7 +41,11 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let is_halted =
         |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced));
     let is_idle_batch = !was_active && had_worked_before(context, job);
-    let is_judged = (was_active || is_idle_batch) && holds && !job.is_notebook && !context.members(job).any(is_halted);
+    let never_began = !was_active && !is_idle_batch && stopped_before_it_began(context, job);
+    let is_judged = (was_active || is_idle_batch || never_began)
+        && holds
+        && !job.is_notebook
+        && !context.members(job).any(is_halted);
     // The main process may wait in a loop. Then its workers tell whether it goes on.
     let is_unclear = job.is_blind || job.gpus.iter().any(|gpu| !gpu.is_exclusive);
     let unfed = job.unfed_run.filter(|_| is_unclear && job.stalled_run.is_none());
@@ -60,6 +64,8 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
         }
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
+        // A server whose start hangs does not listen yet.
+        _ if job.is_server && never_began => Escalation::one(Severity::Info, limits.crit_after),
         // A server that was busy may have no requests now.
         (_, was_busy) if job.is_server => {
             if !was_busy {
@@ -67,7 +73,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             }
             Escalation::one(Severity::Info, crit_after)
         }
-        _ if is_idle_batch => {
+        _ if is_idle_batch || never_began => {
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(IDLE_BATCH_WARN_AFTER)))
         }
         // It may wait for a slow service. Some jobs write heartbeats while they hang.
@@ -78,11 +84,15 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         (true, false) => Escalation::one(Severity::Warn, warn_after),
         (false, false) => Escalation::one(Severity::Info, warn_after),
     };
-    let confidence = if is_idle_batch { Confidence::Suspected } else { Confidence::Likely };
+    let confidence = if is_idle_batch || never_began { Confidence::Suspected } else { Confidence::Likely };
     let evaluation = Evaluation::new(escalation, confidence, 60.0).since(run);
     conditions.met(RuleId::JobStalled, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(job.positions());
-        let before = if is_idle_batch { "used the CPU before" } else { "worked before" };
+        let before = match (is_idle_batch, never_began) {
+            (true, _) => "used the CPU before",
+            (_, true) => "wrote a log before",
+            _ => "worked before",
+        };
         let idle = if job.is_blind { "whose utilisation is unknown" } else { "at 0 to 1 %" };
         let cpu = if unfed.is_some() { "its workers rest" } else { "no CPU time" };
         let sentence = format!(
@@ -101,20 +111,20 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let limits = &context.limits.rendezvous_stuck;
     let is_new = job.age_at_first.is_some_and(|age| age <= limits.young);
     let has_begun = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds > 30.0);
-    let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind;
+    // A thread in disk sleep waits for a file server.
+    let is_blocked = context.members(job).any(|process| process.blocked.is_some());
+    let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
     // Ranks that hold nothing but a context wait for each other, whatever started them: a server would load its model.
     let is_context = |gpu: &JobGpu| gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES);
     let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(is_context);
     let is_judged = is_new && !has_begun && !is_waiter && (are_ranks || is_batch(context, job));
-    let (Some(run), true) = (job.stalled_run.or(job.loop_run), is_judged) else { return };
+    let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
     // Ranks that use a core may compile or prepare data. Their reads, writes and logs tell, where they can be seen.
     let is_seen = context.members(job).all(ProcessTrack::shows_io);
     let escalation = match job.stalled_run {
-        Some(_) => Escalation::one(Severity::Warn, limits.warn_after),
-        None if is_seen => {
-            Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, 1.5 * limits.warn_after))
-        }
-        None => Escalation::one(Severity::Info, limits.warn_after),
+        // A host may still pull its image: the stores of PyTorch wait for half an hour, too.
+        None if !is_seen => Escalation::one(Severity::Info, limits.warn_after),
+        _ => Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, 1.5 * limits.warn_after)),
     };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
     conditions.met(RuleId::RendezvousStuck, target, evaluation, |lasted, _| {
@@ -185,6 +195,28 @@ fn had_worked_before(context: &RuleContext, job: &JobTrack) -> bool {
     !job.is_server && is_batch(context, job) && context.members(job).all(had_worked) && job.gpus.iter().all(holds)
 }
 
+/// Whether a job that never used its GPUs wrote a log, and now nothing can wake it but itself: no connection, no port, no
+/// child at work. A lock that a fork left locked looks like this (huggingface/tokenizers#258).
+fn stopped_before_it_began(context: &RuleContext, job: &JobTrack) -> bool {
+    let t = context.sample_time.t;
+    let ages = || context.members(job).filter_map(|process| process.log.as_ref()?.age(t));
+    let listens =
+        |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty());
+    let is_isolated = |process: &ProcessTrack| process.shows_io() && !process.is_connected && !listens(process);
+    (!job.is_server || never_loaded(context, job))
+        && !job.is_debugged
+        && ages().next().is_some()
+        && ages().all(|age| age >= SINGLE_WARN_AFTER)
+        && context.members(job).all(is_isolated)
+}
+
+/// Whether a job was seen from its start and holds nothing but its contexts.
+fn never_loaded(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_context = |gpu: &JobGpu| gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES);
+    let is_new = job.age_at_first.is_some_and(|age| age <= context.limits.rendezvous_stuck.young);
+    is_new && job.gpus.iter().all(is_context)
+}
+
 /// Whether somebody waits for the job: it computes, or a person left it open. A service waits for requests.
 fn is_expected_to_work(context: &RuleContext, job: &JobTrack) -> bool {
     let is_service = |process: &ProcessTrack| {
@@ -215,7 +247,13 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
         let least = (limits.memory * 1_048_576.0).max(limits.share / 100.0 * total);
         gpu.memory_bytes.is_some_and(|bytes| bytes as f64 >= least)
     });
-    let (Some(observed), true) = (job.idle_run, holds) else { return };
+    if !holds {
+        return;
+    }
+    let Some(observed) = job.idle_run else {
+        polling(context, conditions, job, target);
+        return;
+    };
     // The time proven by CPU time counts after the job was observed idle for two minutes.
     let proven =
         job.idle_since.filter(|since| *since < observed.since && context.sample_time.t - observed.since >= 120.0);
@@ -257,6 +295,25 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
         let who = context.members(job).next().map_or_else(String::new, |process| process.info.who.to_string());
         let next = if job.is_mine { format!("kill {}", context.first_pid(job)) } else { format!("ask {who}") };
         let held = gibibytes(job.memory_bytes().unwrap_or(0));
+        context.job_details(job, sentence, next).with_figures(held)
+    });
+}
+
+/// A job that holds memory while its processes poll: an inference engine without requests, or a job that waits for one. Only
+/// time tells them apart.
+fn polling(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let Some(run) = job.poll_run.filter(|_| !job.is_blind) else { return };
+    let after = context.limits.idle_hog.info_after;
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, 60.0).since(run);
+    conditions.met(RuleId::IdleHog, target, evaluation, |lasted, _| {
+        let held = gibibytes(job.memory_bytes().unwrap_or(0));
+        let sentence = format!(
+            "{} holds {held} of {} and has not used it for {}: its processes rest, or poll without reads or writes",
+            context.format_job(job),
+            context.format_gpus(job.positions()),
+            duration(lasted),
+        );
+        let next = format!("gpufleet why {}:{}", context.host.name(), context.first_pid(job));
         context.job_details(job, sentence, next).with_figures(held)
     });
 }

@@ -564,3 +564,43 @@ fn a_repeated_log_age_is_not_a_write() {
     assert_eq!(fired_for(7.3, 1e9).0, [], "written regularly");
     assert_eq!(fired_for(7.3, 1500.0).0, [("log-silent", "info")], "not written any more");
 }
+
+/// A process that was seen from its start, wrote a log for some minutes and then stopped; `edit` changes its facts.
+fn stops_before_it_begins(edit: impl Fn(&mut TestProcess)) -> Vec<(&'static str, &'static str)> {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run_edited(
+        3600.0,
+        |tester, t| {
+            let mut sample = idles(tester, "python train.py", 0.0);
+            let own = &mut sample.processes[0];
+            own.reading.cpu_percent = Some(if t < 300.0 { 110.0 } else { 0.0 });
+            own.reading.write_bytes = Some(4096);
+            own.reading.read_characters = Some(4096);
+            own.reading.log_age_seconds = Some(if t < 300.0 { 1.0 } else { t - 300.0 });
+            own.facts.log_path = Some("/home/alice/train.log".into());
+            edit(own);
+            sample
+        },
+        |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 20.0)],
+    );
+    tester.fired().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect()
+}
+
+#[test]
+fn a_job_that_stops_before_its_first_step_is_stalled_unless_something_can_wake_it() {
+    assert_eq!(stops_before_it_begins(|_| ()), [("job-stalled", "info"), ("job-stalled", "warn")]);
+    assert_eq!(stops_before_it_begins(|own| own.reading.established_connections = Some(1)), [], "it may get a message");
+    assert_eq!(stops_before_it_begins(|own| own.facts.listening_ports = vec![8000]), [], "it may get a request");
+}
+
+#[test]
+fn memory_held_by_processes_that_poll_is_info() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    tester.run(4200.0, |tester, _| idles(tester, "python -m sglang.launch_server", 1.0));
+    assert_eq!(tester.firing(), [("idle-hog", "info")]);
+    let sentence = tester.finding("idle-hog").sentence.to_string();
+    assert!(sentence.ends_with("its processes rest, or poll without reads or writes"), "{sentence}");
+    tester.run(60_000.0, |tester, _| idles(tester, "python -m sglang.launch_server", 1.0));
+    assert_eq!(tester.notified(), 0, "it may wait for requests");
+}

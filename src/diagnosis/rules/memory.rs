@@ -4,36 +4,51 @@ use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
+use crate::diagnosis::track::{GpuTrack, JobTrack, Leak, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     pressure(context, conditions);
-    for process in context.processes.iter().filter(|process| !process.is_stale) {
-        let Some(leak) = process.leak else { continue };
-        let target = FindingTarget::Process(process.key.clone());
-        let severity = if leak.is_slow { Severity::Info } else { Severity::Warn };
-        let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);
-        conditions.met(RuleId::GpuMemLeak, &target, evaluation, |_, _| {
-            let sentence = format!(
-                "{} grew steadily by {} in {}: its GPU memory is full in {} at this rate",
-                process.describe(1, Some(&process.info.job)),
-                gibibytes(leak.growth as u64),
-                duration(leak.span),
-                duration(leak.full_in),
-            );
-            let mut details = context.gpu_details(
-                process.positions.first().copied().unwrap_or(0),
-                sentence,
-                "torch.cuda.memory_summary()".to_owned(),
-            );
-            details.gpus = context.finding_gpus(process.positions.iter().copied());
-            details.processes = vec![context.finding_process(process)];
-            details.job = Some(process.info.job.clone());
-            details.user = Some(process.info.who.clone());
-            details.with_figures(format!("+{}, full in {}", gibibytes(leak.growth as u64), duration(leak.full_in)))
-        });
+    for job in context.jobs {
+        let leaking = context.members(job).filter(|process| !process.is_stale);
+        let leaking: Vec<(&ProcessTrack, Leak)> =
+            leaking.filter_map(|process| Some((process, process.leak?))).collect();
+        leak(context, conditions, job, &leaking);
     }
+}
+
+/// The share of the time of its growth, at least, that a job has used its GPUs: memory that grows before is loaded.
+const USED_SHARE: f64 = 0.1;
+
+/// Reports one finding per job, for the process whose memory is full first.
+fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leaking: &[(&ProcessTrack, Leak)]) {
+    let Some((process, leak)) = leaking.iter().min_by(|a, b| a.1.full_in.total_cmp(&b.1.full_in)) else { return };
+    let used = job.gpus.iter().map(|gpu| f64::from(gpu.baseline.active_seconds)).fold(0.0, f64::max);
+    if used < USED_SHARE * leak.span && job.gpus.iter().any(|gpu| gpu.activity.is_some()) {
+        return;
+    }
+    let target = FindingTarget::Job(job.key.clone());
+    let severity = if leaking.iter().all(|(_, leak)| leak.is_slow) { Severity::Info } else { Severity::Warn };
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);
+    conditions.met(RuleId::GpuMemLeak, &target, evaluation, |_, _| {
+        let others = match leaking.len() {
+            1 => String::new(),
+            2 => ", as did another process".to_owned(),
+            count => format!(", as did {} other processes", count - 1),
+        };
+        let sentence = format!(
+            "{} grew steadily by {} in {}{others}: its GPU memory is full in {} at this rate",
+            process.describe(1, Some(&job.key)),
+            gibibytes(leak.growth as u64),
+            duration(leak.span),
+            duration(leak.full_in),
+        );
+        let mut details = context.job_details(job, sentence, "torch.cuda.memory_summary()".to_owned());
+        let positions = leaking.iter().flat_map(|(process, _)| process.positions.iter().copied());
+        details.gpus = context.finding_gpus(positions);
+        details.processes = leaking.iter().map(|(process, _)| context.finding_process(process)).collect();
+        details.with_figures(format!("+{}, full in {}", gibibytes(leak.growth as u64), duration(leak.full_in)))
+    });
 }
 
 /// A GPU whose memory is running out.
@@ -147,7 +162,7 @@ fn pressure_of<'a>(
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::{gpus, process};
-    use crate::wire::{GpuReading, Snapshot};
+    use crate::wire::{Ancestor, GpuReading, Snapshot};
 
     fn uses(tester: &mut RuleTester, mib: u64) -> TestSample {
         let mut job = process(7, "python train.py", &[(0, 1)]);
@@ -171,6 +186,43 @@ mod tests {
         tester.run(5950.0, |tester, t| uses(tester, 20_000 + (t / 60.0 * 50.0) as u64));
         let sentence = tester.finding("gpu-mem-leak").sentence.to_string();
         assert!(sentence.contains("in 1 h 3"), "{sentence}");
+    }
+
+    #[test]
+    fn memory_that_grows_before_the_gpus_are_used_is_loaded() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        tester.run(7500.0, |tester, t| {
+            let mut sample = uses(tester, 20_000 + (t / 60.0 * 50.0) as u64);
+            sample.gpus[0].utilization_percent = Some(0);
+            sample
+        });
+        assert!(!tester.fired().iter().any(|(rule, _)| *rule == "gpu-mem-leak"), "{:?}", tester.fired());
+    }
+
+    #[test]
+    fn ranks_that_leak_together_are_one_finding() {
+        let mut tester = RuleTester::new(gpus(0..3));
+        tester.interval = 10.0;
+        tester.run(7500.0, |tester, t| {
+            let mib = 20_000 + (t / 60.0 * 50.0) as u64;
+            let rank = |gpu: u16| {
+                let mut rank = process(7 + u32::from(gpu), "python train.py", &[(gpu, 1)]);
+                let parent = Ancestor { pid: 5, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };
+                rank.facts.ancestors = vec![parent];
+                rank.gpus[0].gpu_memory_bytes = Some((mib + u64::from(gpu)) << 20);
+                rank
+            };
+            let full = |tester: &mut RuleTester| GpuReading {
+                memory_used_bytes: Some(mib << 20),
+                ..tester.gpu(97, 550.0, 40, 40)
+            };
+            TestSample { gpus: (0..3).map(|_| full(tester)).collect(), processes: (0..3).map(rank).collect() }
+        });
+        assert_eq!(tester.firing(), [("gpu-mem-leak", "warn")]);
+        let finding = tester.finding("gpu-mem-leak");
+        assert_eq!((finding.gpus.len(), finding.processes.len()), (3, 3));
+        assert!(finding.sentence.contains(", as did 2 other processes: its GPU memory"), "{}", finding.sentence);
     }
 
     #[test]

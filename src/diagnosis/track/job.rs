@@ -101,8 +101,10 @@ pub(crate) struct JobTrack {
     pub(crate) stalled_run: Option<Run>,
     /// The GPUs rest, or their utilisation is unknown, and the workers that fed them before rest, too.
     pub(crate) unfed_run: Option<Run>,
-    /// Every rank waits in a loop on one core while the GPUs rest, without workers, reads or writes.
-    pub(crate) loop_run: Option<Run>,
+    /// The GPUs rest without reads or writes, and each process rests or waits in a loop, at least one in a loop.
+    pub(crate) poll_run: Option<Run>,
+    /// Every process has waited in a loop since `poll_run` began.
+    all_loop: bool,
     /// The CPU cores of the workers while they fed the GPUs.
     healthy_workers: Option<f64>,
     /// The longest stall, in seconds, after which the GPUs worked again.
@@ -173,7 +175,8 @@ impl JobTrack {
             before_gap: None,
             stalled_run: None,
             unfed_run: None,
-            loop_run: None,
+            poll_run: None,
+            all_loop: false,
             healthy_workers: None,
             longest_pause: 0.0,
             last_quiet: None,
@@ -223,6 +226,11 @@ impl JobTrack {
     /// Whether the GPUs were quiet for two minutes or more within the last `seconds`.
     pub(crate) fn was_quiet(&self, t: f64, seconds: f64) -> bool {
         self.last_quiet.is_some_and(|(since, until)| until - since >= 120.0 && t - until <= seconds)
+    }
+
+    /// How long every rank has waited in a loop on one core while the GPUs rest, without workers, reads or writes.
+    pub(crate) fn loop_run(&self) -> Option<Run> {
+        self.poll_run.filter(|_| self.all_loop)
     }
 
     /// The positions of its GPUs.
@@ -375,8 +383,11 @@ impl JobTrack {
         }
         let is_unfed = self.healthy_workers.is_some_and(|healthy| workers <= WORKERS_REST * healthy);
         let waits = |process: &ProcessTrack| process.smoothed_cores.is_some_and(|cores| LOOP_CORES.contains(&cores));
-        let all_wait = !self.members.is_empty() && workers < 0.05 && self.members(processes).all(waits);
-        for (holds, run) in [(is_unfed, &mut self.unfed_run), (all_wait, &mut self.loop_run)] {
+        let rests = |process: &ProcessTrack| process.smoothed_cores.is_some_and(|cores| cores <= STILL_CORES_UNKNOWN);
+        let members = || self.members(processes);
+        let all_poll = workers < 0.05 && members().any(waits) && members().all(|one| waits(one) || rests(one));
+        self.all_loop = members().all(waits) && (self.all_loop || self.poll_run.is_none());
+        for (holds, run) in [(is_unfed, &mut self.unfed_run), (all_poll, &mut self.poll_run)] {
             if is_resting && holds {
                 Run::extend(run, t, dt);
             } else {

@@ -3,7 +3,7 @@
 use super::leak::Leak;
 use crate::diagnosis::condition::Run;
 use crate::fleet::{JobKey, Process, ProcessInfo, ProcessKey, program_name};
-use crate::wire::{Presence, ProcessState, SafeText};
+use crate::wire::{Owner, Presence, ProcessState, SafeText};
 use std::sync::Arc;
 
 /// The time constant, in seconds, for smoothing CPU usage: a heartbeat thread that wakes up is not work.
@@ -38,6 +38,8 @@ pub(crate) struct ProcessTrack {
     pub(crate) presence: Option<Presence>,
     /// The readings are those of an earlier sample.
     pub(crate) is_stale: bool,
+    /// It has an established connection. False if its connections are not visible.
+    pub(crate) is_connected: bool,
     /// The positions of its GPUs.
     pub(crate) positions: Vec<usize>,
     pub(crate) memory_bytes: Option<u64>,
@@ -156,6 +158,7 @@ impl ProcessTrack {
             state: None,
             presence: None,
             is_stale: false,
+            is_connected: false,
             positions: Vec::new(),
             memory_bytes: None,
             held_since: None,
@@ -188,11 +191,15 @@ impl ProcessTrack {
     /// "train.py (alice, pid 4312 and 7 more, Slurm 3385)": this process stands for `count` processes of `job`.
     pub(crate) fn describe(&self, count: usize, job: Option<&JobKey>) -> String {
         let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-        let job = match job {
-            Some(JobKey::Slurm { job, .. }) => format!(", Slurm {job}"),
-            Some(JobKey::Container { runtime, id }) => {
-                format!(", {runtime} {}", id.chars().take(12).collect::<String>())
+        let owner = self.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
+        let container = |runtime: &str, id: &str| format!(", {runtime} {}", id.chars().take(12).collect::<String>());
+        let job = match (job, owner) {
+            (None, _) => String::new(),
+            (Some(JobKey::Slurm { job, .. }), _) => format!(", Slurm {job}"),
+            (Some(JobKey::Container { runtime, id }), _) | (_, Some(Owner::Container { runtime, id })) => {
+                container(runtime, id)
             }
+            (_, Some(Owner::Pod { uid, container: id })) => container("pod", id.as_ref().unwrap_or(uid)),
             _ => String::new(),
         };
         let program = match program_name(&self.info.command) {
@@ -298,6 +305,7 @@ impl ProcessTrack {
             (dt / 600.0).min(1.0) * (f64::from(u8::from(descendants_sleep)) - self.descendants_blocked_share);
         self.write_bytes = reading.write_bytes.or(self.write_bytes);
         self.read_characters = reading.read_characters.or(self.read_characters);
+        self.is_connected = reading.established_connections.is_some_and(|count| count > 0);
         self.descendants = reading.descendants;
         self.descendants_cpu = reading.descendants_cpu_percent;
         self.descendants_blocked = reading.descendants_blocked;
