@@ -9,6 +9,8 @@ mod cut;
 mod links;
 mod memory_facts;
 mod process;
+#[cfg(test)]
+mod recorded_hangs;
 mod stacks;
 #[cfg(test)]
 mod test_process;

@@ -51,11 +51,13 @@ pub(super) fn examine_stacks(pid: u32) -> Result<StackDump, ExaminationRefusal> 
     let program = find_py_spy(&search_folders(pid, login_path.as_bytes(), &mut reader))?;
     let output = program.run(pid, RUN_TIMEOUT).map_err(|failure| failure.refusal(pid))?;
     let home = std::env::var("HOME").unwrap_or_default();
-    let threads: Vec<PySpyThread> = match serde_json::from_slice(&output) {
-        Ok(threads) => threads,
-        Err(error) => return Err(other_output(&error)),
-    };
-    Ok(stack_dump(&program.path, threads, pid, &home))
+    parse_output(&output, &program.path, pid, &home)
+}
+
+/// Parses the output of py-spy for a process.
+pub(super) fn parse_output(output: &[u8], program: &Path, pid: u32, home: &str) -> Result<StackDump, ExaminationRefusal> {
+    let threads: Vec<PySpyThread> = serde_json::from_slice(output).map_err(|error| other_output(&error))?;
+    Ok(stack_dump(program, threads, pid, home))
 }
 
 /// Returns whether a process runs Python: its program has that name, or it has the library of Python mapped. `None` if
@@ -263,7 +265,7 @@ fn stack_dump(program: &Path, mut threads: Vec<PySpyThread>, pid: u32, home: &st
 }
 
 /// Replaces the home directory at the beginning of a path by `~`.
-fn with_tilde(path: &str, home: &str) -> String {
+pub(super) fn with_tilde(path: &str, home: &str) -> String {
     let home = home.trim_end_matches('/');
     match path.strip_prefix(home) {
         Some(rest) if !home.is_empty() && rest.starts_with('/') => format!("~{rest}"),

@@ -1,5 +1,6 @@
 //! Tests of [`super`], with a script in the place of py-spy.
 
+use super::super::recorded_hangs::recorded_stacks;
 use super::super::test_process::TestProcess;
 use super::*;
 use std::fs::Permissions;
@@ -272,4 +273,31 @@ fn a_process_that_runs_no_python_is_recognised() {
         assert_eq!(is_interpreter(name.as_bytes()), expected, "{name}");
     }
     assert_eq!(examine_stacks(job.pid()), Err(refusal("it is not a Python process", "")));
+}
+
+/// The places of the main thread in a recording of `tests/gloo_hangs`, as `function file`, innermost first.
+fn recorded_places(kind: &str, rank: u32) -> Vec<String> {
+    let dump = recorded_stacks(kind, rank);
+    assert_eq!(dump.threads_left_out, 0);
+    let main = &dump.threads[0];
+    assert_eq!((&*main.name, main.frames_left_out), ("MainThread", 0));
+    let place = |frame: &Frame| format!("{} {}", frame.function, frame.file.rsplit('/').next().unwrap());
+    main.frames.iter().map(place).collect()
+}
+
+#[test]
+fn recorded_hangs_show_where_each_rank_waits() {
+    let end = ["main train.py", "<module> train.py"];
+    let waits = ["all_reduce distributed_c10d.py", "_exception_logger.<locals>.wrapper c10d_logger.py", "train_step train.py"];
+    for kind in ["sleep", "mismatch", "data"] {
+        for rank in [0, 2] {
+            assert_eq!(recorded_places(kind, rank), [&waits[..], &end].concat(), "{kind}");
+        }
+    }
+    assert_eq!(recorded_places("sleep", 1), ["train_step train.py", end[0], end[1]]);
+    let gather = ["all_gather distributed_c10d.py", waits[1], "evaluate train.py", waits[2]];
+    assert_eq!(recorded_places("mismatch", 1), [&gather[..], &end].concat());
+    let loader = recorded_places("data", 1);
+    assert_eq!(loader[0], "_PollLikeSelector.select selectors.py");
+    assert!(loader.contains(&"_MultiProcessingDataLoaderIter._next_data dataloader.py".to_owned()), "{loader:?}");
 }
