@@ -287,7 +287,7 @@ const KEPT: [(&str, &str); 22] = [
 ];
 
 /// The texts that no recording contains, because replies and requests are not recorded.
-const NOT_RECORDED: [&str; 32] = [
+const NOT_RECORDED: [&str; 37] = [
     "Request.Signal.argv",
     "Request.Signal.name",
     "Request.Signal.boot_id",
@@ -301,6 +301,8 @@ const NOT_RECORDED: [&str; 32] = [
     "Communicator.secondary_hash",
     "ExaminationRefusal.reason",
     "ExaminationRefusal.remedy",
+    "FlightRecorderDump.file",
+    "FlightRecorderDump.version",
     "Frame.file",
     "Frame.function",
     "LinkErrorCount.name",
@@ -314,6 +316,9 @@ const NOT_RECORDED: [&str; 32] = [
     "ProcessExamination.nccl_version",
     "ProcessExamination.variables",
     "RasReport.nccl_version",
+    "RecordedGroup.description",
+    "RecordedGroup.name",
+    "RecordedOperation.name",
     "Request.Examine.boot_id",
     "StackDump.tool",
     "ThreadGroup.name",

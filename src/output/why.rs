@@ -374,6 +374,7 @@ mod tests {
         };
         JobEvidence {
             name: "job 3385".into(),
+            at: crate::fleet::Moment::default(),
             lasted: Some(Duration::from_secs(745)),
             lasted_is_at_least: true,
             serves_models: false,

@@ -26,4 +26,6 @@ mod sampler;
 mod service;
 mod user_names;
 
+#[cfg(test)]
+pub(crate) use examine::recorded_examination;
 pub use service::run;

@@ -52,8 +52,8 @@ impl SimulatedHost {
                     "the process has not loaded NCCL",
                     "",
                 )),
-                // The simulated hosts have no InfiniBand ports.
-                ExaminationPart::Links | ExaminationPart::Unknown => {}
+                // The simulated hosts have no InfiniBand ports, and their jobs no Flight Recorder.
+                ExaminationPart::Links | ExaminationPart::FlightRecorder | ExaminationPart::Unknown => {}
             }
         }
         ReplyOutcome::Examined(Box::new(examination))

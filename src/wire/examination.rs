@@ -19,6 +19,8 @@ pub enum ExaminationPart {
     Ras,
     /// The InfiniBand and RoCE ports of the host, from /sys.
     Links,
+    /// The latest dump of PyTorch's Flight Recorder, from its file.
+    FlightRecorder,
     /// A part that this version does not know.
     #[serde(other)]
     Unknown,
@@ -26,7 +28,7 @@ pub enum ExaminationPart {
 
 impl ExaminationPart {
     /// Every part that can be requested.
-    pub const ALL: [Self; 4] = [Self::Process, Self::Stacks, Self::Ras, Self::Links];
+    pub const ALL: [Self; 5] = [Self::Process, Self::Stacks, Self::Ras, Self::Links, Self::FlightRecorder];
 }
 
 /// The parts of an examination that could be read. A part that was requested is here or in `refused`.
@@ -49,6 +51,9 @@ pub struct Examination {
     /// Number of ports left out of `links`.
     #[serde(skip_serializing_if = "is_zero")]
     pub links_left_out: u32,
+    /// The latest dump of PyTorch's Flight Recorder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flight_recorder: Option<Box<FlightRecorderDump>>,
     /// The parts that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::refusals")]
     pub refused: Vec<ExaminationRefusal>,
@@ -434,6 +439,79 @@ pub struct LinkErrorCount {
     pub name: SafeText,
     /// By how much it rose.
     pub count: u64,
+}
+
+/// A dump of PyTorch's Flight Recorder, which records the collective operations of one process. PyTorch writes it when an
+/// operation times out, or on request. `torch/csrc/distributed/c10d/FlightRecorder.hpp`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct FlightRecorderDump {
+    /// Path of the file, with the home directory as `~`.
+    pub file: SafeText,
+    /// Time since it was written.
+    pub age_seconds: f64,
+    /// Version of its format, for example `2.10`.
+    pub version: SafeText,
+    /// Number of operations in it.
+    pub operations: u32,
+    /// Older operations were overwritten.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_overwritten: bool,
+    /// The process groups, those with an operation that waits first, at most [`limits::MAX_RECORDED_GROUPS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::recorded_groups")]
+    pub groups: Vec<RecordedGroup>,
+    /// Number of process groups left out of `groups`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub groups_left_out: u32,
+}
+
+/// A process group in a dump of the Flight Recorder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct RecordedGroup {
+    /// Name, which is the same in all ranks. `process_group`, first part.
+    pub name: SafeText,
+    /// Description, for example `default_pg`. `process_group`, second part.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub description: SafeText,
+    /// Sequence number of the last collective operation that the process scheduled. Absent if it scheduled none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scheduled: Option<u64>,
+    /// Sequence number of the last one that ended. `pg_status`, `last_completed_collective`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_completed: Option<u64>,
+    /// The operations that have not ended, the oldest first, at most [`limits::MAX_RECORDED_OPERATIONS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::recorded_operations")]
+    pub waiting: Vec<RecordedOperation>,
+    /// Number of operations left out of `waiting`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub waiting_left_out: u32,
+    /// The last operation that it scheduled, if that one has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_ended: Option<RecordedOperation>,
+}
+
+/// An operation in a dump of the Flight Recorder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct RecordedOperation {
+    /// Sequence number among the collective operations of its group. `collective_seq_id`. A send or receive has the
+    /// number of the collective operation before it.
+    pub sequence: u64,
+    /// It sends to or receives from one rank.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_point_to_point: bool,
+    /// Backend and kind, for example `nccl:all_reduce`. `profiling_name`.
+    pub name: SafeText,
+    /// Time from its start until the dump. `time_created_ns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<f64>,
+    /// The Python frames that started it, innermost first, at most [`limits::MAX_FRAMES`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::frames")]
+    pub frames: Vec<Frame>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

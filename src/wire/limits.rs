@@ -55,6 +55,10 @@ pub const MAX_OPERATIONS: usize = 16;
 pub const MAX_COUNTS: usize = 8;
 /// Maximum number of ranks in each list of a communicator.
 pub const MAX_NAMED_RANKS: usize = 16;
+/// Maximum number of process groups in a dump of PyTorch's Flight Recorder.
+pub const MAX_RECORDED_GROUPS: usize = 16;
+/// Maximum number of operations of one such group that have not ended.
+pub const MAX_RECORDED_OPERATIONS: usize = 4;
 
 /// Declares functions for `#[serde(deserialize_with)]`, each with the limit of a list and the words for its entries.
 macro_rules! limited_lists {
@@ -90,6 +94,8 @@ limited_lists! {
     operations: MAX_OPERATIONS, "operations of one communicator";
     counts: MAX_COUNTS, "counts of one operation";
     named_ranks: MAX_NAMED_RANKS, "named ranks";
+    recorded_groups: MAX_RECORDED_GROUPS, "process groups";
+    recorded_operations: MAX_RECORDED_OPERATIONS, "operations of one process group";
 }
 
 /// For `#[serde(deserialize_with)]` outside of the wire protocol: a list of at most `N` entries.

@@ -31,9 +31,9 @@ mod columns;
 pub(crate) mod open_enum;
 
 pub use examination::{
-    Communicator, Examination, ExaminationPart, ExaminationRefusal, Frame, LinkErrorCount, LinkReading, NamedRank,
-    OperationCounts, Peer, ProcessExamination, RankAbsence, RanksAtCount, RasReport, StackDump, ThreadGroup,
-    ThreadReading, ThreadStack,
+    Communicator, Examination, ExaminationPart, ExaminationRefusal, FlightRecorderDump, Frame, LinkErrorCount,
+    LinkReading, NamedRank, OperationCounts, Peer, ProcessExamination, RankAbsence, RanksAtCount, RasReport,
+    RecordedGroup, RecordedOperation, StackDump, ThreadGroup, ThreadReading, ThreadStack,
 };
 pub use gpu::{
     Availability, ClocksEventReasons, ComputeMode, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth,

@@ -13,6 +13,8 @@ pub const MIN_APART: Duration = Duration::from_secs(60);
 pub struct JobEvidence {
     /// The name of the job for the heading: `job 3385`, or the command.
     pub name: SafeText,
+    /// When the evidence was put together.
+    pub at: Moment,
     /// How long a finding about the job has held. `None` without a finding.
     pub lasted: Option<Duration>,
     /// Whether `lasted` is a lower bound.

@@ -5,6 +5,7 @@ use super::activity::{
 };
 use super::evidence::{RankEvidence, RankGpu};
 use super::facts::{Basis, Conclusion, Facts, Sign};
+use super::flight_recorder::{DumpAge, RecordedDifference, at_place, operation_text, sides_text};
 use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
@@ -24,12 +25,11 @@ pub(super) fn lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceL
     let mut lines = Vec::new();
     let logs = log_lines(facts, conclusion);
     let ras = ras_lines(facts, conclusion);
-    if conclusion.basis == Basis::Log {
-        lines.extend(logs);
-        lines.extend(ras);
-    } else {
-        lines.extend(ras);
-        lines.extend(logs);
+    let recorder = recorder_line(facts, conclusion);
+    match conclusion.basis {
+        Basis::Log => lines.extend(logs.into_iter().chain(recorder).chain(ras)),
+        Basis::FlightRecorder => lines.extend(recorder.into_iter().chain(logs).chain(ras)),
+        _ => lines.extend(ras.into_iter().chain(logs).chain(recorder)),
     }
     let culprits = &conclusion.positions;
     let shown = if culprits.is_empty() { &[][..] } else { &culprits[..culprits.len().min(MAX_LINES)] };
@@ -110,6 +110,43 @@ fn ras_lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceLine> {
         lines.push(line(source, text, says));
     }
     lines
+}
+
+/// `Flight Recorder, ranks 0-7, 40 s old`: `ranks 0-6 wait in all_reduce 64 for 90 s, rank 7 scheduled up to 60`
+fn recorder_line(facts: &Facts<'_>, conclusion: &Conclusion) -> Option<EvidenceLine> {
+    let dumps = facts.dumps.as_ref()?;
+    let age = dumps.age.as_secs();
+    let age = if age < 120 { format!("{age} s") } else { format!("{} min", age / 60) };
+    let source = format!("Flight Recorder, {}, {age} old", facts.ranks.names(&dumps.positions()));
+    if dumps.of == DumpAge::Older {
+        return Some(line(source, "written before the hang began", Says::Nothing));
+    }
+    let Some(difference) = dumps.difference() else {
+        return Some(line(source, "no rank waits for an operation that another one did not schedule", Says::Nothing));
+    };
+    let text = match &difference {
+        RecordedDifference::NeverScheduled { wait, behind } | RecordedDifference::WaitsElsewhere { wait, behind } => {
+            let verb = if wait.waiting.len() == 1 { "waits" } else { "wait" };
+            let seconds = wait.operation.waited_seconds.unwrap_or(0.0);
+            let mut text = format!(
+                "{} {verb} in {} of {}{} for {seconds:.0} s",
+                facts.ranks.names(&wait.waiting),
+                operation_text(wait.operation),
+                wait.group,
+                at_place(wait.operation)
+            );
+            for position in behind.iter().take(MAX_LINES) {
+                let Some(group) = dumps.last_scheduled(*position, wait) else { continue };
+                let last = group.last_scheduled.map_or("nothing".to_owned(), |last| format!("up to {last}"));
+                let place = group.last_ended.as_ref().map(at_place).unwrap_or_default();
+                let _ = write!(text, ", {} scheduled {last}{place}", facts.ranks.list[*position].name());
+            }
+            text
+        }
+        RecordedDifference::OtherOperation { sides, .. } => sides_text(&facts.ranks, sides),
+    };
+    let says = if conclusion.basis == Basis::FlightRecorder { of_outcome(conclusion.outcome) } else { Says::Likely };
+    Some(line(source, text, says))
 }
 
 /// `AllReduce: 7 ranks at 64, rank 7 at 60, none moved`
@@ -362,9 +399,15 @@ fn links_line(facts: &Facts<'_>, conclusion: &Conclusion) -> Option<EvidenceLine
 /// The facts that could not be read.
 pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
     let mut missing = Vec::new();
+    let recorder_is_off = flight_recorder(facts);
     let mut refused: BTreeMap<(u8, String, String, bool), Vec<usize>> = BTreeMap::new();
     for (position, rank) in facts.ranks.list.iter().enumerate() {
         for (part, reason, remedy, is_risk) in refusals(facts, rank.evidence) {
+            // A program other than PyTorch has no Flight Recorder, and one that is off writes no dump.
+            let is_recorder = PARTS.get(usize::from(part)) == Some(&ExaminationPart::FlightRecorder);
+            if is_recorder && (remedy.is_empty() || recorder_is_off.is_some()) {
+                continue;
+            }
             refused.entry((part, reason, remedy, is_risk)).or_default().push(position);
         }
     }
@@ -374,6 +417,7 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
             Some(ExaminationPart::Stacks) => format!("stacks of {}", facts.ranks.names(&positions)),
             Some(ExaminationPart::Ras) => "NCCL RAS".to_owned(),
             Some(ExaminationPart::Links) => "links".to_owned(),
+            Some(ExaminationPart::FlightRecorder) => format!("Flight Recorder of {}", facts.ranks.names(&positions)),
             _ => "another part".to_owned(),
         };
         let (what, reason, remedy) = (what.into(), reason.into(), remedy.into());
@@ -390,13 +434,18 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
     missing.extend(second_report(facts));
     missing.extend(of_other_users(facts));
     missing.extend(unwatched(facts));
-    missing.extend(flight_recorder(facts));
+    missing.extend(recorder_is_off);
     missing
 }
 
 /// The parts in the order in which they are shown.
-const PARTS: [ExaminationPart; 4] =
-    [ExaminationPart::Ras, ExaminationPart::Stacks, ExaminationPart::Process, ExaminationPart::Links];
+const PARTS: [ExaminationPart; 5] = [
+    ExaminationPart::Ras,
+    ExaminationPart::FlightRecorder,
+    ExaminationPart::Stacks,
+    ExaminationPart::Process,
+    ExaminationPart::Links,
+];
 
 /// The latest refusal of each part that no reading of this rank has. A report of NCCL RAS is missing only if no rank gave one.
 fn refusals(facts: &Facts<'_>, rank: &RankEvidence) -> Vec<(u8, String, String, bool)> {
@@ -407,6 +456,7 @@ fn refusals(facts: &Facts<'_>, rank: &RankEvidence) -> Vec<(u8, String, String, 
         ExaminationPart::Stacks => readings.iter().any(|reading| reading.examination.stacks.is_some()),
         ExaminationPart::Ras => facts.ras.is_some(),
         ExaminationPart::Links => readings.iter().any(|reading| !reading.examination.links.is_empty()),
+        ExaminationPart::FlightRecorder => readings.iter().any(|reading| reading.examination.flight_recorder.is_some()),
         ExaminationPart::Unknown => true,
     };
     let mut found = Vec::new();

@@ -4,6 +4,7 @@ use super::activity::{
     GpuActivity, HostWork, StackClass, frame_text, gpu_activity, host_work, latest_stack, moves, stack_class,
 };
 use super::evidence::{JobEvidence, RankEvidence};
+use super::flight_recorder::Dumps;
 use super::log_lines::{FoundSign, LogSign, find_signs};
 use super::ranks::Ranks;
 use super::ras::{CountChange, RasReports};
@@ -27,6 +28,8 @@ pub(super) struct Facts<'a> {
     pub work: Vec<HostWork>,
     /// The reports of NCCL RAS.
     pub ras: Option<RasReports<'a>>,
+    /// The dumps of the Flight Recorder.
+    pub dumps: Option<Dumps<'a>>,
     /// The recognised lines of the logs.
     pub signs: Vec<Sign<'a>>,
 }
@@ -65,6 +68,8 @@ pub(super) enum Basis {
     Ras,
     /// Lines of a log.
     Log,
+    /// Dumps of the Flight Recorder.
+    FlightRecorder,
     /// Python stacks.
     Stacks,
     /// `/proc`.
@@ -92,8 +97,9 @@ impl<'a> Facts<'a> {
         let gpus = ranks.list.iter().map(|rank| gpu_activity(rank.evidence)).collect();
         let work = ranks.list.iter().map(|rank| host_work(rank.evidence)).collect();
         let ras = RasReports::new(&ranks);
+        let dumps = Dumps::new(&ranks, evidence);
         let signs = signs(&ranks);
-        Self { evidence, ranks, gpus, work, ras, signs }
+        Self { evidence, ranks, gpus, work, ras, dumps, signs }
     }
 
     /// The readings of a rank.

@@ -199,7 +199,7 @@ impl Investigation {
             if rank.readings.len() > 1 {
                 rank.readings.remove(0);
             }
-            let mut parts = vec![ExaminationPart::Process, ExaminationPart::Stacks];
+            let mut parts = vec![ExaminationPart::Process, ExaminationPart::Stacks, ExaminationPart::FlightRecorder];
             if rank.reads_links {
                 parts.push(ExaminationPart::Links);
             }
@@ -317,6 +317,7 @@ impl Investigation {
         known.process = new.process.or(known.process.take());
         known.stacks = new.stacks.or(known.stacks.take());
         known.ras = new.ras.or(known.ras.take());
+        known.flight_recorder = new.flight_recorder.or(known.flight_recorder.take());
         if !new.links.is_empty() {
             (known.links, known.links_left_out) = (new.links, new.links_left_out);
         }
@@ -380,6 +381,7 @@ impl Investigation {
         });
         JobEvidence {
             name: self.name.clone(),
+            at: now,
             lasted: finding.map(|finding| finding.lasted(now)),
             lasted_is_at_least: finding.is_some_and(|finding| finding.at_least),
             serves_models: self.ranks.iter().any(|rank| engine.serves_models(rank.host, &rank.key)),

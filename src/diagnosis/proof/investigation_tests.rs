@@ -52,7 +52,7 @@ fn reply(request: &Request, has_ras: bool) -> Reply {
     Reply { id, outcome }
 }
 
-use ExaminationPart::{Links, Process as ProcessPart, Ras, Stacks};
+use ExaminationPart::{FlightRecorder, Links, Process as ProcessPart, Ras, Stacks};
 
 #[test]
 fn every_rank_is_examined_and_the_ports_of_a_host_once() {
@@ -61,14 +61,14 @@ fn every_rank_is_examined_and_the_ports_of_a_host_once() {
     let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
     let mut sent: Vec<_> = sent.iter().map(described).collect();
     sent.sort_by_key(|(host, pid, parts)| (*host, *pid, parts.len()));
-    let whole = vec![ProcessPart, Stacks, Links];
+    let whole = vec![ProcessPart, Stacks, FlightRecorder, Links];
     assert_eq!(
         sent,
         [
             (0, 7, Vec::new()),
             (0, 7, whole.clone()),
             (0, 8, Vec::new()),
-            (0, 8, vec![ProcessPart, Stacks]),
+            (0, 8, vec![ProcessPart, Stacks, FlightRecorder]),
             (1, 7, Vec::new()),
             (1, 7, whole),
         ],
@@ -163,7 +163,7 @@ fn a_request_without_a_reply_fails() {
     let evidence = investigation.evidence(&fleet, &engine(), None, at(33.0));
     let refused = &evidence.ranks[0].readings[0].examination.refused;
     let late: Vec<_> = refused.iter().filter(|one| one.reason.as_str() == "no reply came within 30 s").collect();
-    assert_eq!(late.iter().map(|one| one.part).collect::<Vec<_>>(), [ProcessPart, Stacks, Links]);
+    assert_eq!(late.iter().map(|one| one.part).collect::<Vec<_>>(), [ProcessPart, Stacks, FlightRecorder, Links]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::activity::{
 use super::evidence::{JobEvidence, RankEvidence, RankReading};
 use super::evidence_lines::{lines, missing};
 use super::facts::{Basis, Conclusion, Facts, Sign};
+use super::flight_recorder::{DumpAge, RecordedDifference, operation_text, sides_text};
 use super::log_lines::LogSign;
 use super::ranks::number_list;
 use super::ras::{CountChange, Mismatch, RasReports};
@@ -37,7 +38,7 @@ fn conclude(facts: &Facts<'_>) -> Conclusion {
         return not_hung("ranks launch operations", Basis::Ras);
     }
     let mut found: Vec<Conclusion> = Vec::new();
-    for row in [absent_rank, watchdog, counts_differ] {
+    for row in [absent_rank, watchdog, recorded_difference, counts_differ] {
         match row(facts) {
             Some(conclusion) if matches!(conclusion.outcome, Outcome::Proven | Outcome::WaitsForRank) => {
                 return conclusion;
@@ -207,6 +208,55 @@ fn lowest_enqueued(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
         (lowest < highest)
             .then(|| (behind.collect(), format!("enqueued {lowest} operations, while others enqueued {highest}")))
     })
+}
+
+/// Dumps of the Flight Recorder show an operation in which some ranks wait and that others never scheduled.
+fn recorded_difference(facts: &Facts<'_>) -> Option<Conclusion> {
+    let dumps = facts.dumps.as_ref().filter(|dumps| dumps.of != DumpAge::Older)?;
+    let difference = dumps.difference()?;
+    let everyone = facts.others(&[]);
+    if everyone.iter().any(|position| facts.gpus[*position] == GpuActivity::Works) {
+        return None;
+    }
+    let (positions, is_certain) = match &difference {
+        RecordedDifference::NeverScheduled { behind, .. } => (behind.clone(), true),
+        RecordedDifference::WaitsElsewhere { behind, .. } => (behind.clone(), false),
+        RecordedDifference::OtherOperation { sides, .. } => {
+            // A minority took another path than the others; else both sides may be right.
+            let is_minority = sides.len() == 2 && sides[0].1.len() < sides[1].1.len();
+            let shown = if is_minority { &sides[..1] } else { &sides[..] };
+            (shown.iter().flat_map(|(_, positions)| positions.iter().copied()).collect(), true)
+        }
+    };
+    if let Some(working) = working(facts, &positions) {
+        return Some(working);
+    }
+    if facts.others(&positions).iter().any(|other| moves(facts.rank(*other)).is_some()) || any_log_moves(facts) {
+        return None;
+    }
+    let (reason, text, operation) = match &difference {
+        RecordedDifference::NeverScheduled { wait, .. } => {
+            let operation = operation_text(wait.operation);
+            let ranks = facts.ranks.names(&wait.waiting);
+            let verb = if wait.waiting.len() == 1 { "waits" } else { "wait" };
+            (CulpritReason::Behind, format!("never scheduled {operation}, in which {ranks} {verb}"), operation)
+        }
+        RecordedDifference::WaitsElsewhere { wait, .. } => {
+            let operation = operation_text(wait.operation);
+            let verb = if positions.len() == 1 { "waits" } else { "wait" };
+            let text = format!("never scheduled {operation} of {}, and {verb} in another process group", wait.group);
+            (CulpritReason::OtherPath, text, operation)
+        }
+        RecordedDifference::OtherOperation { sides, .. } => {
+            let text = format!("took different paths: {}", sides_text(&facts.ranks, sides));
+            (CulpritReason::OtherPath, text, operation_text(sides[0].0))
+        }
+    };
+    let ranks = positions.iter().map(|position| facts.ranks.culprit_at(*position)).collect();
+    let outcome = if is_certain && dumps.of == DumpAge::OfThisHang { Outcome::Proven } else { Outcome::Likely };
+    let culprit = facts.culprit(ranks, reason, &text, Some(&operation));
+    let sentence = format!("{} {text}", described(&culprit));
+    Some(named(facts, outcome, culprit, sentence, Basis::FlightRecorder))
 }
 
 /// The counts of a communicator differ and none moved.

@@ -5,13 +5,16 @@
 //! could not be read, each with a remedy.
 //!
 //! Layers, bottom to top: `evidence` and `verdict` (types), `log_lines`, `ranks` (which process is a rank), `activity` (what
-//! one rank does), `ras` (two reports compared), `facts`, `evidence_lines`, `judge`. `investigation` fills the evidence: which
+//! one rank does), `ras` (two reports compared), `flight_recorder` (dumps compared), `facts`, `evidence_lines`, `judge`. `investigation` fills the evidence: which
 //! requests to send, and the readings made of the replies.
 
 mod activity;
 mod evidence;
 mod evidence_lines;
 mod facts;
+mod flight_recorder;
+#[cfg(test)]
+mod gloo_hang_tests;
 pub mod investigation;
 mod judge;
 mod log_lines;

@@ -69,18 +69,22 @@ const STEPS: [fn(&mut Examination); 5] = [
     |examination| {
         cut_frames(examination, 24, 8);
         cut_communicators(examination, 32, 8);
+        cut_groups(examination, 8, 4);
     },
     |examination| {
         cut_frames(examination, 12, 4);
         cut_communicators(examination, 16, 4);
+        cut_groups(examination, 4, 4);
     },
     |examination| {
         cut_frames(examination, 8, 2);
         cut_communicators(examination, 8, 2);
+        cut_groups(examination, 2, 4);
         cut_others(examination, 16);
     },
     |examination| {
         drop_ras(examination);
+        cut_groups(examination, 2, 1);
         cut_others(examination, 8);
     },
     |examination| {
@@ -107,6 +111,17 @@ fn cut_communicators(examination: &mut Examination, limit: usize, ranks: usize) 
         cut(&mut communicator.missing_ranks, ranks, &mut communicator.missing_left_out);
         for operation in &mut communicator.operations {
             cut(&mut operation.named, ranks, &mut operation.named_left_out);
+        }
+    }
+}
+
+/// Cuts the list of process groups in a dump of the Flight Recorder, and the frames of each operation.
+fn cut_groups(examination: &mut Examination, limit: usize, frames: usize) {
+    let Some(dump) = &mut examination.flight_recorder else { return };
+    cut(&mut dump.groups, limit, &mut dump.groups_left_out);
+    for group in &mut dump.groups {
+        for operation in group.waiting.iter_mut().chain(&mut group.last_ended) {
+            operation.frames.truncate(frames);
         }
     }
 }
@@ -146,8 +161,9 @@ pub(super) fn cut<T>(list: &mut Vec<T>, limit: usize, left_out: &mut u32) {
 mod tests {
     use super::*;
     use crate::wire::{
-        Communicator, Frame, LinkErrorCount, LinkReading, NamedRank, OperationCounts, Peer, ProcessExamination,
-        RanksAtCount, RasReport, StackDump, ThreadGroup, ThreadStack, codec::decode, limits,
+        Communicator, FlightRecorderDump, Frame, LinkErrorCount, LinkReading, NamedRank, OperationCounts, Peer,
+        ProcessExamination, RanksAtCount, RasReport, RecordedGroup, RecordedOperation, StackDump, ThreadGroup,
+        ThreadStack, codec::decode, limits,
     };
 
     #[test]
@@ -207,7 +223,8 @@ mod tests {
             ..LinkReading::default()
         };
         let frame = Frame { function: text(), file: text(), line: Some(u32::MAX) };
-        let thread = ThreadStack { name: text(), frames: vec![frame; limits::MAX_FRAMES], ..ThreadStack::default() };
+        let frames = vec![frame; limits::MAX_FRAMES];
+        let thread = ThreadStack { name: text(), frames: frames.clone(), ..ThreadStack::default() };
         let group = ThreadGroup { name: text(), wait_channel: text(), count: 2, cpu_ms: u64::MAX };
         let process = ProcessExamination {
             threads: vec![group; limits::MAX_THREAD_GROUPS],
@@ -217,6 +234,20 @@ mod tests {
         };
         let refusal =
             ExaminationRefusal { part: ExaminationPart::Unknown, reason: text(), remedy: text(), is_risk: true };
+        let recorded = RecordedOperation { name: text(), frames: frames[..8].to_vec(), ..RecordedOperation::default() };
+        let recorded_group = RecordedGroup {
+            name: text(),
+            description: text(),
+            waiting: vec![recorded.clone(); limits::MAX_RECORDED_OPERATIONS],
+            last_ended: Some(recorded),
+            ..RecordedGroup::default()
+        };
+        let dump = FlightRecorderDump {
+            file: text(),
+            version: text(),
+            groups: vec![recorded_group; limits::MAX_RECORDED_GROUPS],
+            ..FlightRecorderDump::default()
+        };
         let threads = vec![thread; limits::MAX_STACKS];
         let communicators = vec![communicator; limits::MAX_COMMUNICATORS];
         Examination {
@@ -225,6 +256,7 @@ mod tests {
             ras: Some(Box::new(RasReport { communicators, ..RasReport::default() })),
             links: vec![link; limits::MAX_LINKS],
             links_left_out: 0,
+            flight_recorder: Some(Box::new(dump)),
             refused: vec![refusal; ExaminationPart::ALL.len()],
         }
     }

@@ -1,19 +1,24 @@
 //! Examines one process of the login user on request, for a job that looks hung.
 //!
 //! Each requested part is read on a separate thread with a time limit: `process` reads its threads, environment and sockets,
-//! `memory_facts` those of them that may block, `stacks` its Python stacks through py-spy, `links` the InfiniBand ports of the
-//! host, and [`super::ras`] queries NCCL RAS. A part that cannot be read is refused with a remedy, and a thread that does not
+//! `memory_facts` those of them that may block, `stacks` its Python stacks through py-spy, `flight_recorder` PyTorch's dump of its
+//! operations, `links` the InfiniBand ports of the host, and [`super::ras`] queries NCCL RAS. A part that cannot be read is refused with a remedy, and a thread that does not
 //! return is left behind. `cut` keeps the answer below 64 KiB. Nothing here runs in ordinary sampling.
 
 mod cut;
+mod flight_recorder;
 mod links;
 mod memory_facts;
+mod pickle;
 mod process;
 #[cfg(test)]
 mod recorded_hangs;
 mod stacks;
 #[cfg(test)]
 mod test_process;
+
+#[cfg(test)]
+pub(crate) use recorded_hangs::recorded_examination;
 
 use super::blocking::ThreadLimit;
 use super::policy::Policy;
@@ -26,8 +31,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of examinations at a time.
 const MAX_EXAMINATIONS: usize = 8;
-/// Maximum number of threads that read for them: four parts, and one more for the facts of a process that may block.
-const MAX_READERS: usize = 5 * MAX_EXAMINATIONS;
+/// Maximum number of threads that read for them: five parts, and one more for the facts of a process that may block.
+const MAX_READERS: usize = 6 * MAX_EXAMINATIONS;
 /// Time between two readings.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -108,7 +113,7 @@ const SOURCES: Sources = Sources { read: read_part, limit: time_limit };
 fn time_limit(part: ExaminationPart) -> Duration {
     Duration::from_secs(match part {
         ExaminationPart::Ras => 20,
-        ExaminationPart::Stacks => 5,
+        ExaminationPart::Stacks | ExaminationPart::FlightRecorder => 5,
         ExaminationPart::Process | ExaminationPart::Links | ExaminationPart::Unknown => 3,
     })
 }
@@ -186,6 +191,9 @@ fn read_part(request: &PartRequest) -> Examination {
             (examination.links, examination.links_left_out) = links::examine_links(links::ROOT, &pause);
             Ok(())
         }
+        ExaminationPart::FlightRecorder => {
+            flight_recorder::examine_flight_recorder(pid).map(|dump| examination.flight_recorder = Some(Box::new(dump)))
+        }
         ExaminationPart::Unknown => Err(ExaminationRefusal::new(
             request.part,
             "the probe on this host does not know this part",
@@ -221,6 +229,7 @@ fn merge(examination: &mut Examination, other: Examination) {
     examination.ras = examination.ras.take().or(other.ras);
     examination.links.extend(other.links);
     examination.links_left_out += other.links_left_out;
+    examination.flight_recorder = examination.flight_recorder.take().or(other.flight_recorder);
     examination.refused.extend(other.refused);
 }
 

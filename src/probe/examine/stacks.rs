@@ -55,7 +55,12 @@ pub(super) fn examine_stacks(pid: u32) -> Result<StackDump, ExaminationRefusal> 
 }
 
 /// Parses the output of py-spy for a process.
-pub(super) fn parse_output(output: &[u8], program: &Path, pid: u32, home: &str) -> Result<StackDump, ExaminationRefusal> {
+pub(super) fn parse_output(
+    output: &[u8],
+    program: &Path,
+    pid: u32,
+    home: &str,
+) -> Result<StackDump, ExaminationRefusal> {
     let threads: Vec<PySpyThread> = serde_json::from_slice(output).map_err(|error| other_output(&error))?;
     Ok(stack_dump(program, threads, pid, home))
 }

@@ -288,7 +288,8 @@ fn recorded_places(kind: &str, rank: u32) -> Vec<String> {
 #[test]
 fn recorded_hangs_show_where_each_rank_waits() {
     let end = ["main train.py", "<module> train.py"];
-    let waits = ["all_reduce distributed_c10d.py", "_exception_logger.<locals>.wrapper c10d_logger.py", "train_step train.py"];
+    let waits =
+        ["all_reduce distributed_c10d.py", "_exception_logger.<locals>.wrapper c10d_logger.py", "train_step train.py"];
     for kind in ["sleep", "mismatch", "data"] {
         for rank in [0, 2] {
             assert_eq!(recorded_places(kind, rank), [&waits[..], &end].concat(), "{kind}");
