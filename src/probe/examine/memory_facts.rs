@@ -1,10 +1,12 @@
-//! Facts of a process for which the kernel takes its memory lock, or that lie on a file system: its environment, and the
-//! NCCL library that it has mapped.
+//! Facts of a process for which the kernel takes its memory lock, or that lie on a file system: its environment, the NCCL
+//! library that it has mapped, and the configuration of NCCL.
 //!
 //! A process that hangs in the kernel may hold that lock, and its file server may not answer: a thread that reads these
 //! facts may not return.
 
-use crate::probe::procfs::FileReader;
+use super::cut::end;
+use crate::probe::procfs::{FileReader, environment_variable};
+use crate::probe::ras::ConfigurationFile;
 use crate::wire::SafeText;
 
 /// Maximum number of bytes of an environment.
@@ -15,6 +17,8 @@ const MAX_MAPS_BYTES: usize = 8 << 20;
 const MAX_LIBRARIES: usize = 4;
 /// Maximum number of entries of a `site-packages` directory.
 const MAX_PACKAGES: usize = 20_000;
+/// Maximum number of bytes of a path that is shown.
+const MAX_PATH_BYTES: usize = 128;
 /// The directory of the library in the wheels of NVIDIA, below `site-packages`.
 const WHEEL_DIRECTORY: &str = "/nvidia/nccl/lib";
 
@@ -50,6 +54,26 @@ impl MemoryFacts {
 /// Reads `/proc/PID/environ`. May block.
 pub(super) fn environment(pid: u32, reader: &mut FileReader) -> Vec<u8> {
     reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).map(<[u8]>::to_vec).unwrap_or_default()
+}
+
+/// Returns the configuration files of NCCL in the order in which they are read: `initEnv` in nccl:src/misc/param.cc. The first
+/// value of a variable counts, and the environment before them. May block.
+pub(super) fn nccl_configuration(pid: u32, environment: &[u8], reader: &mut FileReader) -> Vec<ConfigurationFile> {
+    let variable = |name| environment_variable(environment, name).and_then(|value| std::str::from_utf8(value).ok());
+    let own = match variable("NCCL_CONF_FILE").filter(|path| !path.is_empty()) {
+        Some(path) => Some((path.to_owned(), end(path, MAX_PATH_BYTES))),
+        // NCCL takes the home directory of the account, which HOME names unless somebody has changed it.
+        None => variable("HOME").map(|home| (format!("{home}/.nccl.conf"), "~/.nccl.conf".into())),
+    };
+    let mut files = Vec::new();
+    for (path, name) in own.into_iter().chain([("/etc/nccl.conf".to_owned(), "/etc/nccl.conf".into())]) {
+        // Through `root` and `cwd`: a container has another file system.
+        let place = if path.starts_with('/') { "root" } else { "cwd/" };
+        if let Ok(text) = reader.read(&format!("/proc/{pid}/{place}{path}")) {
+            files.push(ConfigurationFile { name, text: text.to_vec() });
+        }
+    }
+    files
 }
 
 /// The NCCL libraries among the mapped files of a process.
@@ -127,7 +151,6 @@ fn is_version(text: &str) -> bool {
 mod tests {
     use super::super::test_process::TestProcess;
     use super::*;
-    use crate::probe::procfs::environment_variable;
     use std::process::Command;
 
     fn libraries(paths: &[&str]) -> NcclLibraries {
@@ -187,6 +210,35 @@ mod tests {
         assert_eq!(libraries(&["/usr/lib/libnccl.so.2.21.5", wheel]).version(root), None);
         std::fs::create_dir_all(format!("{root}/v/site-packages/nvidia_nccl_cu11-2.21.5.dist-info")).unwrap();
         assert_eq!(version(wheel), None, "two wheels");
+    }
+
+    #[test]
+    fn the_configuration_of_nccl_is_that_of_the_user_then_that_of_the_host() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().to_str().unwrap();
+        std::fs::write(directory.path().join(".nccl.conf"), "NCCL_RAS_ENABLE=0\n").unwrap();
+        std::fs::write(directory.path().join("other.conf"), "NCCL_DEBUG=WARN\n").unwrap();
+        let own = |variables: &[(&str, &str)]| {
+            let mut command = Command::new("sleep");
+            command.arg("600").env_clear().envs(variables.iter().copied()).current_dir(home);
+            let job = TestProcess::start(&mut command);
+            let mut reader = FileReader::default();
+            let environment = environment(job.pid(), &mut reader);
+            let files = nccl_configuration(job.pid(), &environment, &mut reader);
+            let own = files.into_iter().filter(|file| file.name != "/etc/nccl.conf");
+            own.map(|file| (file.name.to_string(), String::from_utf8(file.text).unwrap())).collect::<Vec<_>>()
+        };
+        let of_home = vec![("~/.nccl.conf".to_owned(), "NCCL_RAS_ENABLE=0\n".to_owned())];
+        assert_eq!(own(&[("HOME", home)]), of_home);
+        assert_eq!(own(&[("HOME", home), ("NCCL_CONF_FILE", "")]), of_home);
+        let other = vec![("other.conf".to_owned(), "NCCL_DEBUG=WARN\n".to_owned())];
+        assert_eq!(own(&[("HOME", home), ("NCCL_CONF_FILE", "other.conf")]), other);
+        assert_eq!(
+            own(&[("HOME", home), ("NCCL_CONF_FILE", "/none")]),
+            [],
+            "the file replaces that of the home directory"
+        );
+        assert_eq!(own(&[]), []);
     }
 
     #[test]

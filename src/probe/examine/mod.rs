@@ -212,6 +212,7 @@ fn pause() {
 fn ras_target(pid: u32) -> RasTarget {
     let mut reader = FileReader::default();
     let facts = memory_facts::MemoryFacts::read(pid);
+    let configuration = memory_facts::nccl_configuration(pid, &facts.environment, &mut reader);
     RasTarget {
         pid,
         nccl_version: facts.nccl_version,
@@ -219,6 +220,7 @@ fn ras_target(pid: u32) -> RasTarget {
         ns_pid: process::ns_pid(pid, &mut reader),
         same_network: process::same_network(pid, &mut reader),
         environment: facts.environment,
+        configuration,
     }
 }
 

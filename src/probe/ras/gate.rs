@@ -60,6 +60,24 @@ pub(crate) struct RasTarget {
     pub same_network: Option<bool>,
     /// `/proc/PID/environ`.
     pub environment: Vec<u8>,
+    /// The configuration files of NCCL, the first one with a variable counts.
+    pub configuration: Vec<ConfigurationFile>,
+}
+
+/// A configuration file of NCCL, with lines such as `NCCL_RAS_ENABLE=0`.
+pub(crate) struct ConfigurationFile {
+    /// Its path for people.
+    pub name: SafeText,
+    pub text: Vec<u8>,
+}
+
+impl ConfigurationFile {
+    /// The value of a variable. NCCL takes the first one, and trims nothing: `setEnvFile` in nccl:src/misc/param.cc.
+    fn value(&self, name: &str) -> Option<&str> {
+        let mut lines = self.text.split(|&byte| byte == b'\n');
+        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+        std::str::from_utf8(value).ok()
+    }
 }
 
 impl RasTarget {
@@ -68,9 +86,14 @@ impl RasTarget {
         self.ns_pid.unwrap_or(self.pid)
     }
 
-    /// The value of a variable of its environment.
-    fn variable(&self, name: &str) -> Option<&str> {
-        std::str::from_utf8(environment_variable(&self.environment, name)?).ok()
+    /// The value of a variable, and the configuration file that sets it. The environment counts before the files.
+    fn setting(&self, name: &str) -> (Option<&str>, Option<&ConfigurationFile>) {
+        if let Some(value) = environment_variable(&self.environment, name) {
+            return (std::str::from_utf8(value).ok(), None);
+        }
+        let mut files = self.configuration.iter();
+        let found = files.find_map(|file| Some((file.value(name)?, file)));
+        found.map_or((None, None), |(value, file)| (Some(value), Some(file)))
     }
 }
 
@@ -85,13 +108,16 @@ pub(super) fn check(target: &RasTarget, accept_risk: bool) -> Result<u16, Examin
         let reason = format!("NCCL RAS was not queried: NCCL {name} has no RAS, which is in NCCL 2.24.3 and newer");
         return Err(refusal(&reason, NEWER_TORCH));
     }
-    if !is_enabled(target.variable("NCCL_RAS_ENABLE")) {
-        let remedy = "start the job without NCCL_RAS_ENABLE";
-        return Err(refusal("NCCL RAS was not queried: NCCL_RAS_ENABLE turns it off in this job", remedy));
+    let place = |file: Option<&ConfigurationFile>| file.map_or("this job", |file| &file.name).to_owned();
+    let (enabled, file) = target.setting("NCCL_RAS_ENABLE");
+    if !is_enabled(enabled) {
+        let reason = format!("NCCL RAS was not queried: NCCL_RAS_ENABLE in {} turns it off", place(file));
+        return Err(refusal(&reason, "start the job with NCCL_RAS_ENABLE=1"));
     }
-    let Some(port) = port(target.variable("NCCL_RAS_ADDR")) else {
-        let remedy = "start the job with NCCL_RAS_ADDR=localhost:PORT";
-        return Err(refusal("NCCL RAS was not queried: NCCL_RAS_ADDR in this job names no port", remedy));
+    let (address, file) = target.setting("NCCL_RAS_ADDR");
+    let Some(port) = port(address) else {
+        let reason = format!("NCCL RAS was not queried: NCCL_RAS_ADDR in {} names no port", place(file));
+        return Err(refusal(&reason, "start the job with NCCL_RAS_ADDR=localhost:PORT"));
     };
     let is_permitted = accept_risk || version.is_some_and(|version| version >= FIRST_SAFE);
     if target.same_network != Some(true) {
@@ -148,10 +174,13 @@ fn parse_version(text: &str) -> Option<Version> {
     numbers.next().is_none().then_some(version)
 }
 
-/// Whether this value of `NCCL_RAS_ENABLE` leaves RAS on: 1, or a value that NCCL ignores because it is no number.
-/// nccl:src/bootstrap.cc, `ncclParamRasEnable() == 1`.
+/// Whether this value of `NCCL_RAS_ENABLE` leaves RAS on: none, an empty one, or 1. NCCL reads the digits at the beginning, and
+/// a text without them as 0. nccl:src/bootstrap.cc, `ncclParamRasEnable() == 1`, and `ncclLoadParam` in src/misc/param.cc.
 fn is_enabled(value: Option<&str>) -> bool {
-    value.and_then(|value| value.trim().parse::<i64>().ok()).is_none_or(|value| value == 1)
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return true };
+    let value = value.trim_start();
+    let end = value.find(|character: char| !character.is_ascii_digit()).unwrap_or(value.len());
+    value[..end].parse() == Ok(1)
 }
 
 /// The port in a value of `NCCL_RAS_ADDR`: `HOST:PORT` or `[IPV6]:PORT`.
@@ -172,6 +201,7 @@ mod tests {
             ns_pid: None,
             same_network: Some(true),
             environment: b"HOME=/root\0RANK=3\0".to_vec(),
+            configuration: Vec::new(),
         }
     }
 
@@ -243,8 +273,8 @@ mod tests {
         assert_eq!(
             refused(&off),
             (
-                "NCCL RAS was not queried: NCCL_RAS_ENABLE turns it off in this job".into(),
-                "start the job without NCCL_RAS_ENABLE".into()
+                "NCCL RAS was not queried: NCCL_RAS_ENABLE in this job turns it off".into(),
+                "start the job with NCCL_RAS_ENABLE=1".into()
             )
         );
         let portless = RasTarget { environment: b"NCCL_RAS_ADDR=localhost\0".to_vec(), ..target(Some("2.30.7")) };
@@ -295,13 +325,49 @@ mod tests {
             (None, true),
             (Some("1"), true),
             (Some(""), true),
-            (Some("yes"), true),
+            (Some(" 1x"), true),
+            (Some("yes"), false),
             (Some("0"), false),
             (Some("2"), false),
         ] {
             assert_eq!(is_enabled(value), expected, "{value:?}");
         }
         let target = RasTarget { environment: b"XNCCL_RAS_ADDR=a:1\0NCCL_RAS_ADDRS=a:2\0".to_vec(), ..target(None) };
-        assert_eq!(target.variable("NCCL_RAS_ADDR"), None);
+        assert!(target.setting("NCCL_RAS_ADDR").0.is_none());
+    }
+
+    #[test]
+    fn configuration_files_count_after_the_environment_and_in_their_order() {
+        let file = |name: &str, text: &str| ConfigurationFile { name: name.into(), text: text.as_bytes().to_vec() };
+        let with = |environment: &str, own: &str| RasTarget {
+            environment: environment.as_bytes().to_vec(),
+            configuration: vec![
+                file("~/.nccl.conf", own),
+                file("/etc/nccl.conf", "NCCL_RAS_ADDR=localhost:9\nNCCL_RAS_ENABLE=0"),
+            ],
+            ..target(Some("2.30.7"))
+        };
+        let refused = |target: &RasTarget| {
+            let (reason, remedy, is_risk) = refused(target, false);
+            assert!(!is_risk);
+            (reason, remedy)
+        };
+        assert_eq!(
+            refused(&with("", "")),
+            (
+                "NCCL RAS was not queried: NCCL_RAS_ENABLE in /etc/nccl.conf turns it off".into(),
+                "start the job with NCCL_RAS_ENABLE=1".into()
+            )
+        );
+        assert_eq!(check(&with("NCCL_RAS_ENABLE=1", ""), false), Ok(9));
+        assert_eq!(check(&with("", "NCCL_RAS_ENABLE=1\n#NCCL_RAS_ADDR=localhost:8\n"), false), Ok(9));
+        assert_eq!(check(&with("", "NCCL_RAS_ENABLE=1\nNCCL_RAS_ADDR=[::1]:8\nNCCL_RAS_ADDR=a:7"), false), Ok(8));
+        assert_eq!(
+            refused(&with("", "NCCL_RAS_ENABLE=1\nNCCL_RAS_ADDR=localhost\n")),
+            (
+                "NCCL RAS was not queried: NCCL_RAS_ADDR in ~/.nccl.conf names no port".into(),
+                "start the job with NCCL_RAS_ADDR=localhost:PORT".into()
+            )
+        );
     }
 }

@@ -19,5 +19,5 @@ mod text;
 #[cfg(test)]
 mod fixtures;
 
-pub(super) use gate::RasTarget;
+pub(super) use gate::{ConfigurationFile, RasTarget};
 pub(super) use query::read_report;

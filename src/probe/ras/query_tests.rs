@@ -99,6 +99,7 @@ impl FakeRas {
             ns_pid: Some(WANTED),
             same_network: Some(true),
             environment: format!("RANK=7\0NCCL_RAS_ADDR=localhost:{}\0", self.address.port()).into_bytes(),
+            configuration: Vec::new(),
         }
     }
 }
