@@ -29,7 +29,7 @@ enum Activity {
 
 impl SimulatedHost {
     /// Examines a process of the probe's user.
-    pub(super) fn examine(&self, pid: u32, start_ticks: u64, parts: &[ExaminationPart]) -> ReplyOutcome {
+    pub fn examine(&self, pid: u32, start_ticks: u64, parts: &[ExaminationPart]) -> ReplyOutcome {
         let Some(process) = self.processes.iter().find(|process| process.is_listed() && process.pid() == pid) else {
             return ReplyOutcome::Gone;
         };

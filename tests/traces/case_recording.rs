@@ -5,7 +5,7 @@ use gpufleet::fleet::recording::{HostLine, Line, RecordedError, RecordedEvent, R
 use gpufleet::sim::rng::Rng;
 use gpufleet::sim::script::{Seconds, Step};
 use gpufleet::sim::{ProbeConnection, SimulatedHost};
-use gpufleet::wire::{Message, SafeText};
+use gpufleet::wire::{ExaminationPart, Message, ReplyOutcome, SafeText};
 use std::fmt;
 
 /// Wall clock at the beginning of each case: 2026-03-02T00:00:00Z.
@@ -107,6 +107,18 @@ impl CaseRecording {
     /// When the monitor starts, in seconds after the beginning of the case.
     pub(crate) fn monitor_starts(&self) -> f64 {
         self.monitor_starts
+    }
+
+    /// Returns the answer of a host to a request to examine a process.
+    pub(crate) fn examine(
+        &self,
+        host: &SafeText,
+        pid: u32,
+        start_ticks: u64,
+        parts: &[ExaminationPart],
+    ) -> ReplyOutcome {
+        let found = self.hosts.iter().find(|one| one.host.name() == *host);
+        found.map_or(ReplyOutcome::Gone, |one| one.host.examine(pid, start_ticks, parts))
     }
 
     fn next_lines(&mut self) -> Vec<Line> {

@@ -2,9 +2,11 @@
 
 use super::case_file::Case;
 use super::case_recording::{CaseRecording, Variant};
+use super::verdicts::{CaseVerdict, Examiner};
 use gpufleet::cli::replay::Replay;
-use gpufleet::diagnosis::{FindingPhase, Severity};
-use gpufleet::sim::script::{arguments, seconds};
+use gpufleet::diagnosis::proof::Outcome;
+use gpufleet::diagnosis::{FindingPhase, RuleId, Severity};
+use gpufleet::sim::script::{Job, Seconds, arguments, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,6 +31,14 @@ pub(crate) struct ExpectedFinding {
     pub(crate) after: Option<f64>,
 }
 
+/// The verdict about a job that was examined, and the truth.
+#[derive(Debug, Clone)]
+pub(crate) struct JudgedVerdict {
+    pub(crate) outcome: Outcome,
+    /// For a job that hangs: seconds from the beginning of the hang to the verdict.
+    pub(crate) hangs_for: Option<f64>,
+}
+
 /// The result of one case in one variant with one seed.
 #[derive(Debug)]
 pub(crate) struct CaseResult {
@@ -40,6 +50,8 @@ pub(crate) struct CaseResult {
     pub(crate) true_positives: Vec<Fired>,
     /// Other findings at warn or above.
     pub(crate) false_positives: Vec<Fired>,
+    /// Verdicts about the jobs of the login user.
+    pub(crate) verdicts: Vec<JudgedVerdict>,
     /// Deviations from the expectations, one sentence each.
     pub(crate) problems: Vec<String>,
 }
@@ -101,15 +113,24 @@ pub(crate) struct CaseRun {
     /// Rules with an open finding at the end.
     open: Vec<&'static str>,
     not_judged: String,
+    verdicts: Vec<CaseVerdict>,
 }
 
 /// Replays a case.
 pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
-    let player = CaseRecording::new(case, variant, seed);
+    let mut player = CaseRecording::new(case, variant, seed);
     let monitor_starts = player.monitor_starts();
+    let Seconds(length) = case.length;
+    let mut examiner = Examiner::new(0.75 * length);
     let mut replay = Replay::new(Arc::default());
-    let mut run = CaseRun { fired: Vec::new(), notified: Vec::new(), open: Vec::new(), not_judged: String::new() };
-    for lines in player {
+    let mut run = CaseRun {
+        fired: Vec::new(),
+        notified: Vec::new(),
+        open: Vec::new(),
+        not_judged: String::new(),
+        verdicts: Vec::new(),
+    };
+    while let Some(lines) = player.next() {
         for line in lines {
             for transition in replay.take(line) {
                 let at = monitor_starts + transition.at.since_start().as_secs_f64();
@@ -132,7 +153,9 @@ pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
                 }
             }
         }
+        examiner.step(&replay, &player);
     }
+    run.verdicts = examiner.verdicts;
     let open = replay.engine().findings().filter(|finding| finding.phase != FindingPhase::Pending);
     run.open = open.map(|finding| finding.rule.word()).collect();
     let missing: Vec<String> = replay.engine().not_judged().iter().map(ToString::to_string).collect();
@@ -153,6 +176,7 @@ pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
         expected: Vec::new(),
         true_positives: Vec::new(),
         false_positives: Vec::new(),
+        verdicts: Vec::new(),
         problems: Vec::new(),
     };
     for must in &expectations {
@@ -178,6 +202,7 @@ pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
             result.false_positives.push(fired.clone());
         }
     }
+    judge_verdicts(case, &run, &expectations, &mut result);
     for (rule, least) in case.must_not.iter().map(|text| limit(text, Severity::Info)) {
         for fired in run.fired.iter().filter(|fired| fired.rule == rule && fired.severity >= least) {
             result.problems.push(format!("`{rule}` must not fire at {}: {}", least.word(), format_fired(fired)));
@@ -199,6 +224,28 @@ pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
         result.problems.push(format!("`{rule}` should have no open finding at the end"));
     }
     result
+}
+
+/// Compares the verdicts with the hangs that the case demands. Every rule about hangs may find the same one. The simulator
+/// answers for a process in the phase `spin` that it waits for other ranks, also where a case uses the phase only for its power.
+fn judge_verdicts(case: &Case, run: &CaseRun, expectations: &[Expectation], result: &mut CaseResult) {
+    let is_hang = |must: &&Expectation| RuleId::from_word(&must.rule).is_some_and(RuleId::is_hang);
+    let began = expectations.iter().filter(is_hang).map(|must| must.time("from").unwrap_or(0.0));
+    let began: Vec<f64> = began.collect();
+    let works = |job: &Job| job.work.iter().chain(job.ranks.values().flatten()).all(|phase| phase.word != "spin");
+    let is_quiet = began.is_empty() && case.jobs.iter().all(works);
+    for verdict in &run.verdicts {
+        let since = began.iter().copied().filter(|from| *from <= verdict.at).max_by(f64::total_cmp);
+        let hangs_for = since.filter(|_| verdict.rule.is_some()).map(|from| verdict.at - from);
+        if is_quiet && verdict.outcome == Outcome::Proven {
+            let minutes = verdict.at / 60.0;
+            result.problems.push(format!("false proof at {minutes:.1} min: {}", verdict.sentence));
+        }
+        // A job without a finding beside one that hangs may hang too.
+        if hangs_for.is_some() || is_quiet {
+            result.verdicts.push(JudgedVerdict { outcome: verdict.outcome, hangs_for });
+        }
+    }
 }
 
 /// Checks one line of `must` and adds deviations to `problems`.

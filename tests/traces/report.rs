@@ -4,7 +4,8 @@ use super::case_file::{Case, cases};
 use super::case_recording::{CaseRecording, Variant};
 use super::evaluate::{CaseResult, evaluate, is_allowed, replay_case, runs_in};
 use super::healthy;
-use gpufleet::diagnosis::Severity;
+use gpufleet::diagnosis::proof::Outcome;
+use gpufleet::diagnosis::{RuleId, RuleTopic, Severity};
 use gpufleet::fleet::recording::encode;
 use std::collections::BTreeMap;
 use std::fs;
@@ -195,6 +196,15 @@ struct RuleCounts {
 }
 
 impl RuleCounts {
+    fn add(&mut self, other: &Self) {
+        self.expected += other.expected;
+        self.found += other.found;
+        self.true_positives += other.true_positives;
+        self.false_positives += other.false_positives;
+        self.healthy += other.healthy;
+        self.after.extend(&other.after);
+    }
+
     fn line(&self, name: &str, host_days: f64) -> String {
         let share = |part: usize, whole: usize| {
             if whole == 0 { "-".to_owned() } else { format!("{:.3}", part as f64 / whole as f64) }
@@ -272,14 +282,23 @@ fn report(options: &Options, cases: &[Case]) -> bool {
     );
     for (rule, counts) in &rules {
         println!("{}", counts.line(rule, host_days));
-        all.expected += counts.expected;
-        all.found += counts.found;
-        all.true_positives += counts.true_positives;
-        all.false_positives += counts.false_positives;
-        all.healthy += counts.healthy;
-        all.after.extend(&counts.after);
+        all.add(counts);
     }
     println!("{}", all.line("all", host_days));
+    for (name, topic) in [
+        ("stuck jobs", RuleTopic::StuckJob),
+        ("other jobs", RuleTopic::Job),
+        ("hosts", RuleTopic::Host),
+        ("hardware", RuleTopic::Hardware),
+    ] {
+        let mut family = RuleCounts::default();
+        let is_in = |rule: &str| RuleId::from_word(rule).is_some_and(|rule| rule.info().topic == topic);
+        for (_, counts) in rules.iter().filter(|(rule, _)| is_in(rule)) {
+            family.add(counts);
+        }
+        println!("{}", family.line(name, host_days));
+    }
+    print_verdicts(&results);
     println!(
         "\n{} cases in {} runs (seeds {} to {}), {} with deviations; {host_days:.0} healthy host-days (seeds {} to {})",
         cases.len(),
@@ -300,6 +319,29 @@ fn report(options: &Options, cases: &[Case]) -> bool {
         if is_good { "met" } else { "not met" }
     );
     is_good
+}
+
+/// Prints how the verdicts of `gpufleet why` compare with the cases. A verdict is wanted for each own job that hangs and that a
+/// rule has found, and false about a job of a case without a hang.
+fn print_verdicts(results: &[CaseResult]) {
+    let verdicts = || results.iter().flat_map(|result| &result.verdicts);
+    println!("\nverdicts of examinations, without and with the likely ones");
+    for (name, outcomes) in
+        [("proven", &[Outcome::Proven][..]), ("proven or likely", &[Outcome::Proven, Outcome::Likely])]
+    {
+        let mut counts = RuleCounts::default();
+        for verdict in verdicts() {
+            let is_hang = outcomes.contains(&verdict.outcome);
+            counts.expected += usize::from(verdict.hangs_for.is_some());
+            counts.found += usize::from(is_hang && verdict.hangs_for.is_some());
+            counts.false_positives += usize::from(is_hang && verdict.hangs_for.is_none());
+            counts.after.extend(verdict.hangs_for.filter(|_| is_hang));
+        }
+        counts.true_positives = counts.found;
+        println!("{}", counts.line(name, 0.0));
+    }
+    let healthy = verdicts().filter(|verdict| verdict.hangs_for.is_none()).count();
+    println!("{healthy} examinations of jobs that do not hang");
 }
 
 fn count(result: &CaseResult, rules: &mut BTreeMap<String, RuleCounts>) {
