@@ -5,13 +5,19 @@
 
 use crate::app::{App, DisplaySettings, Effect, Event, SettingsFile, ViewState};
 use crate::config::{FileDiagnostics, HostConfig, HostsFile, Thresholds};
+#[cfg(all(feature = "probe", target_os = "linux"))]
+use crate::diagnosis::proof::{JobEvidence, RankEvidence, RankReading, judge};
 use crate::diagnosis::{Engine, SavedState};
+#[cfg(all(feature = "probe", target_os = "linux"))]
+use crate::fleet::ProcessKey;
 use crate::fleet::recording::{self, HostReplay, Line, Recorder, Redactor};
 use crate::fleet::{ConnectPhase, Filter, Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
 use crate::ui::draw_into;
 use crate::wire::Message;
 use crate::wire::codec::{LineBuffer, MAX_LINE_BYTES, decode, encode};
 use crate::wire::safe_text::is_safe;
+#[cfg(all(feature = "probe", target_os = "linux"))]
+use crate::wire::{Examination, Reply, ReplyOutcome};
 use crate::{collect, ssh};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
@@ -24,7 +30,7 @@ use std::time::Duration;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their files in `fuzz/fuzz_targets` and of their folders in `tests/corpus`.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("wire", wire),
     ("screen", screen),
     ("known_hosts", known_hosts),
@@ -36,6 +42,8 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("recording", recording),
     ("saved_state", saved_state),
     ("view_state", view_state),
+    ("nccl_ras", nccl_ras),
+    ("flight_recorder", flight_recorder),
 ];
 
 /// Lines of the wire protocol. A decoded message is within the limits, so that it can be sent on and decoded again.
@@ -210,6 +218,57 @@ pub fn view_state(data: &[u8]) {
     let Ok(kept) = ViewState::parse(&text) else { panic!("{text}") };
     world.app.restore_view_state(&kept);
     assert_eq!(world.app.view_state(), kept, "what is saved is restored");
+}
+
+/// A report of NCCL RAS, in either format. Its reduction is the same in whatever pieces it arrives, and can be sent.
+pub fn nccl_ras(data: &[u8]) {
+    #[cfg(all(feature = "probe", target_os = "linux"))]
+    for report in crate::probe::fuzz_ras(data) {
+        examined(Examination { ras: Some(Box::new(report)), ..Examination::default() });
+    }
+    #[cfg(not(all(feature = "probe", target_os = "linux")))]
+    let _the_probe_is_for_linux = data;
+}
+
+/// A dump of PyTorch's Flight Recorder. Its reduction can be sent.
+pub fn flight_recorder(data: &[u8]) {
+    #[cfg(all(feature = "probe", target_os = "linux"))]
+    if let Some(dump) = crate::probe::fuzz_flight_recorder(data) {
+        examined(Examination { flight_recorder: Some(Box::new(dump)), ..Examination::default() });
+    }
+    #[cfg(not(all(feature = "probe", target_os = "linux")))]
+    let _the_probe_is_for_linux = data;
+}
+
+/// An examination that the probe sends: the controller accepts it, and any two of them lead to a verdict.
+#[cfg(all(feature = "probe", target_os = "linux"))]
+fn examined(examination: Examination) {
+    let message = Message::Reply(Reply { id: 1, outcome: ReplyOutcome::Examined(Box::new(examination)) });
+    let Ok(line) = encode(&message) else { panic!("an examination cannot be encoded") };
+    let decoded = decode(line.trim_ascii_end());
+    let Ok(Message::Reply(Reply { outcome: ReplyOutcome::Examined(examination), .. })) = decoded else {
+        panic!("{decoded:?}")
+    };
+    let rank = |pid| RankEvidence {
+        host: HostId(0),
+        host_name: "hgx-01".into(),
+        host_addresses: Vec::new(),
+        key: ProcessKey { boot_id: Some("b".into()), pid, start_ticks: Some(9) },
+        pid,
+        is_mine: true,
+        user: None,
+        gpus: Vec::new(),
+        readings: [0.0, 60.0]
+            .map(|seconds| RankReading {
+                at: moment(seconds),
+                examination: (*examination).clone(),
+                ..RankReading::default()
+            })
+            .into(),
+        log: None,
+    };
+    let verdict = judge(&JobEvidence { ranks: vec![rank(7), rank(8)], ..JobEvidence::default() });
+    assert!(!verdict.sentence.is_empty());
 }
 
 /// A screen with two hosts, and its clock.

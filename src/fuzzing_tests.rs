@@ -244,3 +244,13 @@ fn saved_state() {
 fn view_state() {
     fuzz("view_state");
 }
+
+#[test]
+fn nccl_ras() {
+    fuzz("nccl_ras");
+}
+
+#[test]
+fn flight_recorder() {
+    fuzz("flight_recorder");
+}

@@ -26,6 +26,10 @@ mod sampler;
 mod service;
 mod user_names;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use examine::fuzz_flight_recorder;
 #[cfg(test)]
 pub(crate) use examine::recorded_examination;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use ras::fuzz as fuzz_ras;
 pub use service::run;

@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("output", &["config", "diagnosis", "fleet", "store", "wire"]),
     ("app", &["config", "diagnosis", "fleet", "ssh", "wire"]),
     ("ui", &["app", "diagnosis", "fleet", "ssh", "wire"]),
-    ("fuzzing", &["app", "collect", "config", "diagnosis", "fleet", "ssh", "ui", "wire"]),
+    ("fuzzing", &["app", "collect", "config", "diagnosis", "fleet", "probe", "ssh", "ui", "wire"]),
     (
         "cli",
         &["app", "collect", "config", "diagnosis", "fleet", "output", "share", "sim", "ssh", "store", "ui", "wire"],

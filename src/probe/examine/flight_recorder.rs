@@ -154,6 +154,12 @@ pub(super) fn read_dump(source: &mut dyn Read, written: f64, home: &str) -> Resu
     Ok(dump)
 }
 
+/// A fuzz target: reads any bytes as a dump.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) -> Option<FlightRecorderDump> {
+    read_dump(&mut &data[..], 2e9, "/root").ok()
+}
+
 /// Returns the group of an operation. `None` if there are too many.
 fn group_of<'a>(groups: &'a mut Vec<Group>, entry: &Value) -> Option<&'a mut Group> {
     let names = entry.get("process_group").map(Value::items).unwrap_or_default();

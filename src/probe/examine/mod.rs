@@ -17,6 +17,8 @@ mod stacks;
 #[cfg(test)]
 mod test_process;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use flight_recorder::fuzz as fuzz_flight_recorder;
 #[cfg(test)]
 pub(crate) use recorded_hangs::recorded_examination;
 

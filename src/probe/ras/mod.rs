@@ -21,3 +21,24 @@ mod fixtures;
 
 pub(super) use gate::{ConfigurationFile, RasTarget};
 pub(super) use query::read_report;
+
+/// A fuzz target: reads any bytes as a report in both formats. Returns the reductions, which do not depend on the pieces in which
+/// the bytes arrive.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) -> Vec<crate::wire::RasReport> {
+    let json = |size: usize| {
+        let mut reader = json::JsonReader::new(7);
+        data.chunks(size).for_each(|piece| reader.push(piece));
+        reader.finish().map(|reduced| reduced.report)
+    };
+    let text = |size: usize| {
+        let mut reader = text::TextReader::new(7);
+        data.chunks(size).for_each(|piece| reader.push(piece));
+        reader.finish().map(|reduced| reduced.report)
+    };
+    let (whole, pieces) = (data.len().max(1), 1 + data.len() / 7);
+    let (as_json, as_text) = (json(whole), text(whole));
+    assert_eq!(as_json, json(pieces));
+    assert_eq!(as_text, text(pieces));
+    as_json.into_iter().chain(as_text).collect()
+}
