@@ -63,7 +63,7 @@ fn the_host_of_a_missing_rank_is_named() {
     assert_eq!(tester.firing(), [("missing-rank", "warn")]);
     let finding = tester.finding("missing-rank");
     assert!(finding.sentence.starts_with("the rank on GPU 1 on hgx-01 never arrived"), "{}", finding.sentence);
-    assert_eq!(finding.next_check, "ssh hgx-01 py-spy dump --pid 200");
+    assert_eq!(finding.next_check, "gpufleet why hgx-01:200");
 }
 
 /// The states of the GPUs of both hosts.

@@ -155,7 +155,7 @@ rules! {
                 connection and no listening port, is info after 20 min and warns after 40 min. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
-        next: "Run `py-spy dump --pid PID` and read the end of the log.",
+        next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
         not: "a notebook (see idle-hog), a model server that waits for requests, a job that uses the CPU, a job that \
              somebody stopped or debugs",
         limits: "Reads and writes are visible only for your own processes. A job that was seen only while it is idle \
@@ -298,7 +298,7 @@ rules! {
                 stderr was not written for 30 min and for ten times its median gap between writes, after at least 10 \
                 observed writes.",
         means: "The job may have stopped making progress, or only stopped reporting it.",
-        next: "Read the log with `tail`, and run `py-spy dump --pid PID`.",
+        next: "Read the log with `tail`. If it is your job, press W, or run `gpufleet why HOST:PID`.",
         not: "a program that rarely writes",
         limits: "Only regular files, and only your own processes.",
         source: "gpufleet",
@@ -642,8 +642,8 @@ rules! {
                 without workers, reads or writes; they stay info if their reads and writes are not visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
-        next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Run `py-spy dump --pid \
-              PID`.",
+        next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \
+               or run `gpufleet why HOST:PID`: it shows where each rank waits.",
         not: "ranks that load data or a model, which use the CPU, the disk or the network; a host that still pulls an \
               image",
         limits: "Reads and writes are visible only for your own processes. Traffic of one process on the network is not \

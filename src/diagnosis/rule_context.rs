@@ -91,10 +91,20 @@ impl<'a> RuleContext<'a> {
         }
     }
 
+    /// The next check of a job that looks hung: its examination, which only its owner may request.
+    pub(super) fn examine(&self, pid: u32) -> String {
+        examine(self.host.name(), pid)
+    }
+
     /// The pid that a command in "next check" names; 0 if the job has no process.
     pub(super) fn first_pid(&self, job: &'a JobTrack) -> u32 {
         self.members(job).next().map_or(0, |process| process.key.pid)
     }
+}
+
+/// The command that examines a process: it compares all ranks of its job.
+pub(super) fn examine(host: &str, pid: u32) -> String {
+    format!("gpufleet why {host}:{pid}")
 }
 
 /// One GPU of a finding; `None` if the host has no GPU at this position.

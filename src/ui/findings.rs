@@ -11,7 +11,7 @@
 //! ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
 //! ╭─ busy at idle power  hgx-04 GPU 4,5  dmitri ───────────────────────────── crit, likely ───╮
 //! │GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W (was 560 W) and access no memory.  │
-//! │check     py-spy dump --pid 12001                                                           │
+//! │check     gpufleet why hgx-01:12001                                                         │
 //! │unless    a slow loader, a checkpoint                                                       │
 //! ╰─ rule stuck-spin ──────────────────────────────────── gpufleet explain stuck-spin ─────────╯
 //! ```

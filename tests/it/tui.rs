@@ -91,7 +91,7 @@ fn hung_job_is_found_through_its_finding_and_terminated() {
     pty.keys("5");
     let findings = pty.wait_for("may be hung");
     assert!(findings.contains("GPUs 0,1 read 100 % busy"), "{findings}");
-    assert!(findings.contains(&format!("py-spy dump --pid {hung}")), "{findings}");
+    assert!(findings.contains(&format!("gpufleet why hgx-02:{hung}")), "{findings}");
     pty.keys("\r");
     pty.wait("the process", |text| text.contains(&format!("pid {hung}")) && text.contains("command"));
     pty.keys("T");

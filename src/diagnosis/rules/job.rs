@@ -102,7 +102,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             job.memory_bytes().map_or_else(|| "memory".to_owned(), gibibytes),
         );
         let held = job.memory_bytes().map(|bytes| format!("{} held", gibibytes(bytes))).unwrap_or_default();
-        context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job))).with_figures(held)
+        context.job_details(job, sentence, context.examine(context.first_pid(job))).with_figures(held)
     });
 }
 
@@ -134,7 +134,7 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
             context.format_gpus(job.positions()),
             duration(lasted),
         );
-        context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job)))
+        context.job_details(job, sentence, context.examine(context.first_pid(job)))
     });
 }
 
@@ -408,10 +408,9 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         }
         let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Suspected, 0.0);
         conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
-            let dump = format!("py-spy dump --pid {}", process.key.pid);
             let next = match process.log_path().as_deref().and_then(absolute_path) {
-                Some(path) => format!("tail {path}; {dump}"),
-                None => dump,
+                Some(path) => format!("tail {path}"),
+                None => context.examine(process.key.pid),
             };
             let path = process.log_path().map_or_else(|| "its log".to_owned(), |path| path.to_string());
             let sentence = format!(

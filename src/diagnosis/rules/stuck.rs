@@ -6,7 +6,7 @@
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
-use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, finding_gpu, gibibytes};
+use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, examine, finding_gpu, gibibytes};
 use crate::diagnosis::track::{
     Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN,
 };
@@ -527,7 +527,7 @@ fn suspect(
         let sentence =
             format!("{gpus} {}: {} {doubt}", describe_readings(context, unseen, lasted), context.format_job(job));
         let pid = context.first_pid(job);
-        let next_check = format!("py-spy dump --pid {pid}, twice, a minute apart");
+        let next_check = context.examine(pid);
         // The other GPUs of the job may work.
         let gpus = context.finding_gpus(unseen.iter().map(|spinning| spinning.position));
         FindingDetails { gpus, ..context.job_details(job, sentence, next_check) }.with_figures(watts_text(unseen))
@@ -615,7 +615,7 @@ fn stuck_details(
     let sentence =
         format!("{gpus} {}: {} {verdict}", describe_readings(context, stuck, lasted), context.format_job(job));
     let pid = context.first_pid(job);
-    let details = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
+    let details = context.job_details(job, sentence, context.examine(pid));
     let mut details = details.with_figures(watts_text(stuck));
     details.gpus = context.finding_gpus(stuck.iter().map(|spinning| spinning.position));
     details
@@ -626,7 +626,7 @@ struct MissingPart {
     host_name: String,
     gpus: Vec<FindingGpu>,
     /// The command that shows the stack of a process.
-    dump: String,
+    next_check: String,
 }
 
 /// Idle ranks that other ranks wait for.
@@ -692,10 +692,8 @@ fn missing_ranks(context: &RuleContext, job: &JobTrack) -> MissingRanks {
         }
         if !gpus.is_empty() {
             let pid = part.job.members.first().and_then(|first| part.diagnosis.processes.get(*first));
-            let ssh = host.and_then(|host| host.config.ssh_line());
-            let ssh = ssh.map_or_else(String::new, |line| format!("{line} "));
-            let dump = format!("{ssh}py-spy dump --pid {}", pid.map_or(0, |process| process.key.pid));
-            missing.there.push(MissingPart { host_name: part.name.to_string(), gpus, dump });
+            let next_check = examine(part.name, pid.map_or(0, |process| process.key.pid));
+            missing.there.push(MissingPart { host_name: part.name.to_string(), gpus, next_check });
         }
     }
     missing
@@ -730,9 +728,9 @@ fn missing_rank_details(
     );
     let is_missing = |process: &&ProcessTrack| process.positions.iter().any(|position| missing.here.contains(position));
     let next = match (context.members(job).find(is_missing), missing.there.first()) {
-        (Some(process), _) => format!("py-spy dump --pid {}", process.key.pid),
-        (None, Some(part)) => part.dump.clone(),
-        (None, None) => format!("py-spy dump --pid {}", context.first_pid(job)),
+        (Some(process), _) => context.examine(process.key.pid),
+        (None, Some(part)) => part.next_check.clone(),
+        (None, None) => context.examine(context.first_pid(job)),
     };
     let figures = format!("{}, {} held", places.join(" and "), gibibytes(missing.memory_bytes));
     let mut details = context.job_details(job, sentence, next).with_figures(figures);

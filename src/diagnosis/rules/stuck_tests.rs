@@ -56,7 +56,7 @@ fn a_hang_after_healthy_work_warns_at_five_and_is_critical_at_ten_minutes() {
             && sentence.ends_with(" W) and access no memory: train.py (alice, pid 4312 and 7 more) looks hung"),
         "{sentence}"
     );
-    assert_eq!(finding.next_check, "py-spy dump --pid 4312");
+    assert_eq!(finding.next_check, "gpufleet why hgx-00:4312");
     assert_eq!((finding.gpus.len(), finding.processes.len(), finding.is_mine), (8, 8, true));
 }
 
@@ -161,7 +161,7 @@ fn a_missing_rank_is_named() {
         "{}",
         finding.sentence
     );
-    assert_eq!(finding.next_check, "py-spy dump --pid 4313");
+    assert_eq!(finding.next_check, "gpufleet why hgx-00:4313");
 }
 
 #[test]
