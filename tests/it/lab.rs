@@ -43,14 +43,29 @@ impl Lab {
     }
 
     /// Like [`Self::start`], with mount namespaces: see [`Sshd::start_in`].
-    pub(crate) fn start_in(names: &[&str], mut mounts: impl FnMut(&Path) -> Option<String>) -> Self {
+    pub(crate) fn start_in(names: &[&str], mounts: impl FnMut(&Path) -> Option<String>) -> Self {
+        Self::start_with(names, mounts, |_| {
+            Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().expect("sleep starts")
+        })
+    }
+
+    /// Like [`Self::start`], with these processes on the GPUs, by the name of the host.
+    pub(crate) fn start_with_workers(names: &[&str], workers: impl FnMut(&str) -> Child) -> Self {
+        Self::start_with(names, |_| None, workers)
+    }
+
+    fn start_with(
+        names: &[&str],
+        mut mounts: impl FnMut(&Path) -> Option<String>,
+        mut workers: impl FnMut(&str) -> Child,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let hosts = (1..).zip(names).map(|(number, name)| {
             // Each host has its own cache, like machines without a shared home directory.
             let environment =
                 format!("SetEnv SHLVL=5 XDG_CACHE_HOME={}", folder.path().join(name).join("cache").display());
             std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
-            let worker = Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().expect("sleep starts");
+            let worker = workers(name);
             let driver = FakeDriver::new(&scenario(worker.id(), 97));
             LabHost {
                 name: (*name).to_owned(),

@@ -1,8 +1,16 @@
 //! `gpufleet why`: the examination of a real process through a real sshd, and the verdict about simulated jobs.
 
-use crate::lab::{Lab, gpufleet};
+use crate::lab::{Lab, gpufleet, has_root, scenario};
 use serde_json::Value;
-use std::process::Output;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = gpufleet(arguments);
@@ -68,4 +76,155 @@ fn errors_of_why_name_what_is_there() {
     let expected = "gpufleet: hgx-01: the job belongs to alice, and gpufleet is logged in as dmitri: only its owner may \
                     examine a process\n  hint: ask alice to run `gpufleet why`\n";
     assert_eq!((code, stderr.as_str()), (1, expected));
+}
+
+/// A server in the place of NCCL RAS, which answers in JSON as NCCL 2.30.7 does.
+struct FakeRas {
+    listener: TcpListener,
+    received: Arc<Mutex<Vec<String>>>,
+    stops: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl FakeRas {
+    /// Starts it with a report about a process.
+    fn start(report: impl Fn() -> String + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let (received, stops) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (lines, is_stopped) = (Arc::clone(&received), Arc::clone(&stops));
+        let accepts = listener.try_clone().expect("a descriptor");
+        let thread = std::thread::spawn(move || {
+            for stream in accepts.incoming() {
+                if is_stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                serve_ras(&stream.expect("accepts"), &report(), &lines);
+            }
+        });
+        Self { listener, received, stops, thread }
+    }
+
+    fn port(&self) -> u16 {
+        self.listener.local_addr().expect("an address").port()
+    }
+
+    /// Ends it and returns the lines that it received.
+    fn finish(self) -> Vec<String> {
+        self.stops.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(self.listener.local_addr().expect("an address")).expect("connects"));
+        self.thread.join().expect("it ends");
+        self.received.lock().expect("not poisoned").clone()
+    }
+}
+
+fn serve_ras(mut stream: &TcpStream, report: &str, received: &Mutex<Vec<String>>) {
+    for line in BufReader::new(stream).lines() {
+        let line = line.expect("a line");
+        received.lock().expect("not poisoned").push(line.clone());
+        let answer = match line.as_str() {
+            "CLIENT PROTOCOL 2" => "SERVER PROTOCOL 2\n",
+            "TIMEOUT 5" | "SET FORMAT json" => "OK\n",
+            "STATUS" => report,
+            other => panic!("{other} is not permitted"),
+        };
+        stream.write_all(answer.as_bytes()).expect("writes");
+        if line == "STATUS" {
+            return;
+        }
+    }
+}
+
+/// A report on two ranks, of which the second, on another host, is four operations behind.
+fn report_of(pid: u32) -> String {
+    let rank = |rank: u32, host: &str, pid: u32, launched: u32| {
+        format!(
+            "{{\"rank\": {rank},\n\"host\": \"{host}\",\n\"pid\": {pid},\n\"cuda_dev\": 0,\n\"nvml_dev\": 0,\n\"status\": \
+             {{\"init_state\": 0,\n\"async_error\": 0,\n\"finalize_called\": false,\n\"destroy_flag\": false,\n\"abort_flag\": \
+             false}},\n\"collective_counts\": {{\"Broadcast\": 1,\n\"AllReduce\": {launched}}}}}"
+        )
+    };
+    format!(
+        "{{\"nccl_version\": \"2.30.7\",\n\"communicators_count\": 1,\n\"communicators\": [{{\"hash\": \"0xae94\",\n\
+         \"secondary_hash\": \"0xb7e7\",\n\"size\": 2,\n\"ranks_count\": 2,\n\"missing_ranks_count\": 0,\n\"ranks\": [{},\n{}],\n\
+         \"missing_ranks\": [\n\n]}}],\n\"ras\": {{\"collection_time_sec\": 0.002,\n\"timeouts_count\": 0}}}}\n",
+        rank(0, "127.0.0.1", pid, 64),
+        rank(1, "10.0.0.9", 1_650_386, 60),
+    )
+}
+
+/// A process whose program is named like the library of NCCL, and that holds the socket of its RAS.
+fn start_rank(library: &Path, seconds: &str, ras: &FakeRas) -> Child {
+    std::fs::create_dir_all(library.parent().expect("a folder")).expect("is created");
+    std::fs::copy("/bin/sleep", library).expect("is copied");
+    loop {
+        let socket = OwnedFd::from(ras.listener.try_clone().expect("a descriptor"));
+        let mut command = Command::new(library);
+        // `sleep` may be one of many names of a program.
+        command.arg0("sleep").arg(seconds).stdin(Stdio::from(socket)).env_clear();
+        // The output of the tests would be its log.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.envs([("RANK", "0"), ("WORLD_SIZE", "2")]).env("NCCL_RAS_ADDR", format!("localhost:{}", ras.port()));
+        match command.spawn() {
+            // Another test forked while the file was written.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            child => return child.expect("starts"),
+        }
+    }
+}
+
+/// Two jobs with NCCL RAS, of which only one is examined with the consent to a query: nobody has seen them at work.
+#[test]
+fn why_queries_nccl_ras_through_sshd_only_with_consent() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pid = Arc::new(Mutex::new(0));
+    let of_rank = Arc::clone(&pid);
+    let asked = FakeRas::start(move || report_of(*of_rank.lock().expect("not poisoned")));
+    let other = FakeRas::start(String::new);
+    let lab = Lab::start_with_workers(&["hgx-01", "hgx-02"], |host| {
+        // Equal commands would make them one job on two hosts.
+        let (ras, seconds) = if host == "hgx-01" { (&asked, "3600") } else { (&other, "3601") };
+        start_rank(&folder.path().join(host).join("libnccl.so.2.30.7"), seconds, ras)
+    });
+    lab.hosts[1].driver.set(&scenario(lab.hosts[1].worker_pid(), 0));
+    *pid.lock().expect("not poisoned") = lab.hosts[0].worker_pid();
+    let hosts = lab.hosts_toml("");
+    let targets = [0, 1].map(|host| format!("{}:{}", lab.hosts[host].name, lab.hosts[host].worker_pid()));
+    let [(code, stdout, stderr), (_, careful, _)] = std::thread::scope(|scope| {
+        let with_consent = scope.spawn(|| run(&["why", &targets[0], "--ask-ras", "--json", &hosts]));
+        let without = scope.spawn(|| run(&["why", &targets[1], &hosts]));
+        [with_consent, without].map(|thread| thread.join().expect("it ends"))
+    });
+    let dialogue = ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "STATUS"];
+    assert_eq!(asked.finish(), dialogue.repeat(2), "a minute apart: {stdout}");
+    let refusal = "not seen  NCCL RAS: this gpufleet has not seen the job at work";
+    assert!(careful.contains(refusal), "{careful}");
+    assert_eq!(other.finish(), Vec::<String>::new(), "there is no connection without the consent");
+
+    assert_eq!((code, stderr.as_str()), (5, ""), "{stdout}");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(report["outcome"], "likely", "the rank behind is on a host that is not watched: {report:#}");
+    let culprit = &report["culprit"];
+    assert_eq!((&culprit["reason"], &culprit["operation"]), (&"behind".into(), &"AllReduce 61 to 64".into()));
+    let rank = &culprit["ranks"][0];
+    assert_eq!((&rank["world_rank"], &rank["pid"]), (&1.into(), &1_650_386.into()), "{report:#}");
+    assert_eq!((&rank["host"], &rank["watched"]), (&"10.0.0.9".into(), &false.into()), "{report:#}");
+    let evidence = &report["evidence"][0];
+    assert_eq!(evidence["text"], "AllReduce: 1 rank at 64, rank 1 at 60, none moved", "{report:#}");
+}
+
+#[test]
+fn why_does_not_examine_a_process_of_another_user() {
+    if !has_root() {
+        return;
+    }
+    let lab = Lab::start_with_workers(&["hgx-01"], |_| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--clear-groups", "sleep", "3600"]).stdin(Stdio::null());
+        command.stdout(Stdio::null()).spawn().expect("setpriv starts")
+    });
+    let hosts = lab.hosts_toml("");
+    let (code, stdout, stderr) = run(&["why", &format!("hgx-01:{}", lab.hosts[0].worker_pid()), &hosts]);
+    let expected = "gpufleet: hgx-01: the job belongs to nobody, and gpufleet is logged in as root: only its owner may \
+                    examine a process\n  hint: ask nobody to run `gpufleet why`\n";
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (1, "", expected));
 }
