@@ -96,6 +96,12 @@ impl<'a> RuleContext<'a> {
         examine(self.host.name(), pid)
     }
 
+    /// The kernel function in which a process waits. Known for idle processes of the login user.
+    pub(super) fn wait_channel(&self, process: &ProcessTrack) -> Option<&'a SafeText> {
+        let host: &'a Host = self.host;
+        host.processes().find(|other| other.key == process.key)?.reading.wait_channel.as_ref()
+    }
+
     /// The pid that a command in "next check" names; 0 if the job has no process.
     pub(super) fn first_pid(&self, job: &'a JobTrack) -> u32 {
         self.members(job).next().map_or(0, |process| process.key.pid)

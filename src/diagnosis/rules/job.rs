@@ -96,14 +96,28 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         let idle = if job.is_blind { "whose utilisation is unknown" } else { "at 0 to 1 %" };
         let cpu = if unfed.is_some() { "its workers rest" } else { "no CPU time" };
         let sentence = format!(
-            "{} {before} and has done nothing for {}: {gpus} {idle}, {cpu}, no reads or writes, {} still held",
+            "{} {before} and has done nothing for {}: {gpus} {idle}, {cpu}, no reads or writes, {} still held{}",
             context.format_job(job),
             duration(lasted),
             job.memory_bytes().map_or_else(|| "memory".to_owned(), gibibytes),
+            odd_wait_channel(context, job).unwrap_or_default(),
         );
         let held = job.memory_bytes().map(|bytes| format!("{} held", gibibytes(bytes))).unwrap_or_default();
         context.job_details(job, sentence, context.examine(context.first_pid(job))).with_figures(held)
     });
+}
+
+/// The process that waits in another kernel function than all others of the job: `; pid 4313 waits in hrtimer_nanosleep, the
+/// others in futex_do_wait`. Ranks that wait for a collective operation wait in the same function (recorded with gloo in
+/// `tests/gloo_hangs`). `None` with fewer than three processes, or if the functions are not known.
+fn odd_wait_channel(context: &RuleContext, job: &JobTrack) -> Option<String> {
+    let channels: Option<Vec<(u32, &SafeText)>> =
+        context.members(job).map(|process| Some((process.key.pid, context.wait_channel(process)?))).collect();
+    let channels = channels.filter(|channels| channels.len() >= 3)?;
+    let count = |channel: &SafeText| channels.iter().filter(|(_, other)| *other == channel).count();
+    let (pid, own) = channels.iter().find(|(_, channel)| count(channel) == 1)?;
+    let (_, common) = channels.iter().find(|(_, channel)| count(channel) == channels.len() - 1)?;
+    Some(format!("; pid {pid} waits in {own}, the others in {common}"))
 }
 
 /// Ranks that wait for each other since their start.

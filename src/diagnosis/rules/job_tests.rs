@@ -46,6 +46,32 @@ fn eight_ranks(tester: &mut RuleTester, utilization: u8, cores: f32) -> TestSamp
 }
 
 #[test]
+fn the_rank_that_waits_elsewhere_in_the_kernel_is_named() {
+    let sentence = |channels: &dyn Fn(u32) -> Option<&'static str>| {
+        let mut tester = RuleTester::new(gpus(0..8));
+        tester.interval = 30.0;
+        tester.run(3600.0, |tester, _| eight_ranks(tester, 97, 1.3));
+        tester.run(2400.0, |tester, _| {
+            let mut sample = eight_ranks(tester, 0, 0.0);
+            for (pid, process) in (4312..).zip(&mut sample.processes) {
+                process.reading.wait_channel = channels(pid).map(SafeText::new);
+            }
+            sample
+        });
+        tester.finding("job-stalled").sentence.to_string()
+    };
+    let odd = |pid: u32| Some(if pid == 4313 { "hrtimer_nanosleep" } else { "futex_do_wait" });
+    let named = sentence(&odd);
+    assert!(named.ends_with("; pid 4313 waits in hrtimer_nanosleep, the others in futex_do_wait"), "{named}");
+    let two = |pid: u32| Some(if pid <= 4313 { "hrtimer_nanosleep" } else { "futex_do_wait" });
+    let unknown = |pid: u32| odd(pid).filter(|_| pid != 4315);
+    for channels in [&two as &dyn Fn(u32) -> Option<&'static str>, &unknown, &|_| Some("futex_do_wait"), &|_| None] {
+        let sentence = sentence(channels);
+        assert!(sentence.ends_with(" still held"), "{sentence}");
+    }
+}
+
+#[test]
 fn threads_of_watchdogs_do_not_hide_a_stall() {
     for cores in [0.004, 0.05, 0.1] {
         let mut tester = RuleTester::new(gpus(0..8));

@@ -114,8 +114,11 @@ fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     conditions.met(RuleId::DstateHang, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
         let thread = members.iter().find_map(|process| process.blocked_thread);
         let thread = thread.map_or_else(String::new, |thread| format!(" (thread {thread})"));
+        let mut blocked = members.iter().filter(|process| process.blocked.is_some());
+        let channel = blocked.find_map(|process| context.wait_channel(process));
+        let channel = channel.map_or_else(String::new, |channel| format!(" in {channel}"));
         let sentence = format!(
-            "{}{thread} has been in uninterruptible sleep for {} without CPU time, and holds {}",
+            "{}{thread} has been in uninterruptible sleep{channel} for {} without CPU time, and holds {}",
             format_members(job, members),
             duration(lasted),
             format_held_memory(members),
