@@ -301,6 +301,16 @@ fn process_line(facts: &Facts<'_>, position: usize) -> Option<EvidenceLine> {
     } else if let Some(state) = thread.and_then(|thread| thread.state) {
         parts.push(format!("main thread in state {}", state.letter()));
     }
+    if let Some(thread) = thread
+        && let (Some(voluntary), Some(involuntary)) = (thread.voluntary_switches, thread.involuntary_switches)
+    {
+        // A thread that waits without a switch was not woken, not even by a timer.
+        parts.push(match voluntary.saturating_add(involuntary) {
+            0 => "no context switch".to_owned(),
+            1 => "1 context switch".to_owned(),
+            count => format!("{count} context switches"),
+        });
+    }
     match process.written_bytes {
         Some(0) => parts.push("writes nothing".to_owned()),
         Some(bytes) => parts.push(format!("wrote {} in a second", bytes_text(bytes))),

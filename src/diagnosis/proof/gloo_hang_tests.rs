@@ -72,6 +72,10 @@ fn dumps_prove_which_rank_never_scheduled_the_operation() {
             )
         );
         assert!(verdict.evidence[0].source.starts_with("Flight Recorder"), "{:#?}", verdict.evidence);
+        let of_process = verdict.evidence.iter().find(|line| line.source == "/proc, rank 1").expect("a line");
+        let channel = if kind == "sleep" { "hrtimer_nanosleep" } else { "poll_schedule_timeout.constprop.0" };
+        let expected = format!("CPU 0 %, main thread waits in {channel}, no context switch, writes nothing");
+        assert_eq!(of_process.text, *expected);
     }
 }
 

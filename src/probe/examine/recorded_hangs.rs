@@ -30,6 +30,8 @@ pub(crate) fn recorded_examination(kind: &str, rank: u32) -> Examination {
         wait_channel: Some(wait_channel.into()),
         user_ms: Some(0),
         system_ms: Some(0),
+        voluntary_switches: Some(0),
+        involuntary_switches: Some(0),
         ..ThreadReading::default()
     };
     let process = ProcessExamination {
