@@ -112,12 +112,12 @@ fn ras_lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceLine> {
     lines
 }
 
-/// `Flight Recorder, ranks 0-7, 40 s old`: `ranks 0-6 wait in all_reduce 64 for 90 s, rank 7 scheduled up to 60`
+/// `Flight Recorder, 40 s old`: `ranks 0-6 wait in all_reduce 64 for 90 s, rank 7 scheduled up to 60`
 fn recorder_line(facts: &Facts<'_>, conclusion: &Conclusion) -> Option<EvidenceLine> {
     let dumps = facts.dumps.as_ref()?;
     let age = dumps.age.as_secs();
     let age = if age < 120 { format!("{age} s") } else { format!("{} min", age / 60) };
-    let source = format!("Flight Recorder, {}, {age} old", facts.ranks.names(&dumps.positions()));
+    let source = format!("Flight Recorder, {age} old");
     if dumps.of == DumpAge::Older {
         return Some(line(source, "written before the hang began", Says::Nothing));
     }

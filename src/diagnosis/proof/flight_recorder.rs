@@ -77,11 +77,6 @@ impl<'a> Dumps<'a> {
         (list.len() >= 2).then_some(Self { list, age: oldest, of })
     }
 
-    /// The positions of the ranks with a dump.
-    pub(super) fn positions(&self) -> Vec<usize> {
-        self.list.iter().map(|(position, _)| *position).collect()
-    }
-
     /// The last operation that a rank has scheduled in a group.
     pub(super) fn last_scheduled(&self, position: usize, wait: &RecordedWait<'_>) -> Option<&'a RecordedGroup> {
         let (_, dump) = self.list.iter().find(|(other, _)| *other == position)?;
