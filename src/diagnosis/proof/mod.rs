@@ -13,7 +13,9 @@ mod evidence;
 mod evidence_lines;
 mod facts;
 mod flight_recorder;
+// The probe, which reads the recordings, is for Linux.
 #[cfg(test)]
+#[cfg(all(feature = "probe", target_os = "linux"))]
 mod gloo_hang_tests;
 pub mod investigation;
 mod judge;
