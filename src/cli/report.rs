@@ -3,6 +3,7 @@
 use super::arguments::{ReportArgs, ReportBy};
 use super::collect::history_path;
 use super::exit::print_json;
+use super::status_csv::csv_failed;
 use super::{CommandError, print};
 use crate::output::usage_html::html;
 use crate::output::usage_report::{Prices, ReportData, ReportGroup, UsageReport};
@@ -61,7 +62,7 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
     } else if arguments.json {
         print_json(report.json())?;
     } else if arguments.csv {
-        print(&report.csv())?;
+        print(&report.csv().map_err(csv_failed)?)?;
     } else {
         print(&report.text(&period))?;
     }

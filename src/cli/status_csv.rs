@@ -30,17 +30,20 @@ impl CsvPrinter {
 
     /// Prints the GPUs of all hosts, or of one. The first call also prints the header.
     pub(super) fn print(&mut self, report: &Report<'_>, only: Option<HostId>) -> Result<Written, CommandError> {
-        let encoded = |text: Result<String, csv::Error>| {
-            text.map_err(|error| CommandError::failed(format!("cannot encode CSV: {error}")))
-        };
         let mut text = String::new();
         if !self.has_header {
-            text += &encoded(self.columns.header())?;
+            text += &self.columns.header().map_err(csv_failed)?;
         }
-        text += &encoded(self.columns.lines(report, only))?;
+        text += &self.columns.lines(report, only).map_err(csv_failed)?;
         self.has_header = true;
         write_out(&text)
     }
+}
+
+/// The error of an encoder that fails.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn csv_failed(error: csv::Error) -> CommandError {
+    CommandError::failed(format!("cannot encode CSV: {error}"))
 }
 
 /// Names the hosts that have no lines, on standard error.

@@ -247,7 +247,9 @@ impl Columns {
 }
 
 /// Encodes records with the quoting of RFC 4180 and `\n` at the end of each line.
-fn encode<R: IntoIterator<Item = String>>(records: impl IntoIterator<Item = R>) -> Result<String, ::csv::Error> {
+pub(super) fn encode<R: IntoIterator<Item = String>>(
+    records: impl IntoIterator<Item = R>,
+) -> Result<String, ::csv::Error> {
     let mut writer = ::csv::Writer::from_writer(Vec::new());
     for record in records {
         writer.write_record(record.into_iter().collect::<Vec<_>>())?;
@@ -259,7 +261,7 @@ fn encode<R: IntoIterator<Item = String>>(records: impl IntoIterator<Item = R>) 
 /// Puts an apostrophe before a character that makes a spreadsheet read a cell as a formula (`=`, `+`, `-`, `@` and their
 /// full-width forms), at the beginning of a text and after each `;`, which separates cells in many countries. Tabs and
 /// line breaks do not occur in safe text. Source: OWASP, "CSV Injection".
-fn without_formula(text: &str) -> String {
+pub(super) fn without_formula(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut begins_cell = true;
     for character in text.chars() {

@@ -10,6 +10,7 @@
 //! 3 findings: 2 idle-hog, 1 gpu-lost
 //! ```
 
+use super::csv::{encode, without_formula};
 use crate::store::history_reader::{FindingTotal, GpuTotal, HostTotal, JobTotal};
 use crate::wire::SafeText;
 use serde::Serialize;
@@ -399,18 +400,32 @@ impl UsageReport {
         text
     }
 
-    /// The rows as CSV (RFC 4180) with a header.
-    pub fn csv(&self) -> String {
-        let mut text = format!(
-            "{},detail,held_hours,used_hours,idle_held_hours,free_hours,faulty_hours,unknown_hours,utilization_percent,\
-             memory_max_mib,energy_kwh,cost,how_ended\r\n",
-            self.by.word()
-        );
-        for UsageRow { name, detail, how_ended, usage } in &self.rows {
+    /// The rows as CSV with a header.
+    ///
+    /// # Errors
+    /// The encoder fails, which it does not in memory.
+    pub fn csv(&self) -> Result<String, ::csv::Error> {
+        let header = [
+            self.by.word(),
+            "detail",
+            "held_hours",
+            "used_hours",
+            "idle_held_hours",
+            "free_hours",
+            "faulty_hours",
+            "unknown_hours",
+            "utilization_percent",
+            "memory_max_mib",
+            "energy_kwh",
+            "cost",
+            "how_ended",
+        ];
+        let record = |UsageRow { name, detail, how_ended, usage }: &UsageRow| {
             let exact = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
-            let fields = [
-                name.to_string(),
-                detail.as_ref().map(SafeText::to_string).unwrap_or_default(),
+            let foreign = |text: Option<&SafeText>| text.map(|text| without_formula(text)).unwrap_or_default();
+            [
+                foreign(Some(name)),
+                foreign(detail.as_ref()),
                 exact(Some(usage.held_hours)),
                 exact(Some(usage.used_hours)),
                 exact(Some(usage.idle_held_hours)),
@@ -421,12 +436,10 @@ impl UsageReport {
                 usage.memory_max_mib.map(|mib| mib.to_string()).unwrap_or_default(),
                 exact(usage.energy_kwh),
                 exact(usage.cost),
-                how_ended.as_ref().map(SafeText::to_string).unwrap_or_default(),
-            ];
-            text += &fields.map(|field| csv_field(&field)).join(",");
-            text += "\r\n";
-        }
-        text
+                foreign(how_ended.as_ref()),
+            ]
+        };
+        encode(std::iter::once(header.map(str::to_owned)).chain(self.rows.iter().map(record)))
     }
 
     /// The report as one line of JSON.
@@ -436,13 +449,6 @@ impl UsageReport {
     pub fn json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self).map(|line| line + "\n")
     }
-}
-
-/// Quotes a field that contains a separator. A leading sign of a formula gets a space, because spreadsheets compute it.
-fn csv_field(field: &str) -> String {
-    let is_formula = field.starts_with(['=', '+', '-', '@']) && field.parse::<f64>().is_err();
-    let field = if is_formula { format!(" {field}") } else { field.to_owned() };
-    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
 }
 
 /// A number for people; `-` if it is unknown.
@@ -590,16 +596,17 @@ findings: 1 idle-hog
     }
 
     #[test]
-    fn csv_fields_are_quoted_and_are_no_formulas() {
-        let csv = report(ReportGroup::Job).csv();
-        let line = csv.lines().nth(1).expect("a row");
+    fn csv_is_quoted_and_contains_no_formulas() {
+        let mut report = report(ReportGroup::Job);
+        report.rows.truncate(2);
+        report.rows[1].name = "=1+1;-x".into();
+        let csv = report.csv().expect("encodes");
         assert_eq!(
-            line,
-            "gpu1 slurm:7,\"ann GPUs 0-1 =train, \"\"x\"\"\",8.0000,8.0000,0.0000,,,,,40960,2.0000,20.0000,the host rebooted"
-        );
-        assert_eq!(
-            (csv_field("=1+1"), csv_field("-3.5"), csv_field("-x")),
-            (" =1+1".to_owned(), "-3.5".to_owned(), " -x".to_owned())
+            csv,
+            "job,detail,held_hours,used_hours,idle_held_hours,free_hours,faulty_hours,unknown_hours,utilization_percent,\
+             memory_max_mib,energy_kwh,cost,how_ended\n\
+             gpu1 slurm:7,\"ann GPUs 0-1 =train, \"\"x\"\"\",8.0000,8.0000,0.0000,,,,,40960,2.0000,20.0000,the host rebooted\n\
+             '=1+1;'-x,\"bob GPUs 0-1 =train, \"\"x\"\"\",2.0000,0.0000,2.0000,,,,,40960,2.0000,5.0000,the host rebooted\n"
         );
     }
 }
