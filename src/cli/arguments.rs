@@ -1,6 +1,6 @@
 //! The command line: its definition for clap, the values of its options, and checks that clap cannot do.
 
-use crate::config::{DurationError, parse_interval, parse_seconds};
+use crate::config::{DurationError, MAX_PRICE, parse_interval, parse_seconds};
 use crate::output::csv::Columns;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::fmt;
@@ -278,6 +278,9 @@ pub struct RelayArgs {
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
+    /// A hosts.toml whose `[cost]` has the prices [default: the standard hosts.toml].
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// The start: a time ago (90m, 24h, 7d, 4w), a date, or a time as 2026-11-17T08:00:00Z.
     #[arg(long, value_name = "TIME", default_value = "7d")]
     pub since: String,
@@ -296,10 +299,10 @@ pub struct ReportArgs {
     /// Write a self-contained HTML page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// The price of a GPU-hour of models whose name contains MODEL, for example H100=2.5; may be repeated.
+    /// The price of a GPU-hour of models whose name contains MODEL, for example H100=2.5; may be repeated; overrides `[cost]`.
     #[arg(long, value_name = "MODEL=PRICE", value_parser = gpu_hour_price)]
     pub gpu_hour: Vec<(String, f64)>,
-    /// The price of a kilowatt-hour.
+    /// The price of a kilowatt-hour; overrides `[cost]`.
     #[arg(long, value_name = "PRICE", value_parser = price)]
     pub kwh: Option<f64>,
     /// The file of the history [default: history.db in the state directory].
@@ -738,7 +741,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn price(text: &str) -> Result<f64, String> {
-    let price = text.parse::<f64>().ok().filter(|price| (0.0..=1_000_000.0).contains(price));
+    let price = text.parse::<f64>().ok().filter(|price| (0.0..=MAX_PRICE).contains(price));
     price.ok_or_else(|| "write a price, for example 2.5".to_owned())
 }
 

@@ -414,7 +414,8 @@ pub(super) fn read_hosts(path: &Path, directories: &Directories) -> Result<Hosts
         .map_err(|error| CommandError::verbatim(error, 1))
 }
 
-fn standard_file(directories: &Directories) -> Result<Option<HostsFile>, CommandError> {
+/// Reads the standard hosts.toml if there is one.
+pub(super) fn standard_file(directories: &Directories) -> Result<Option<HostsFile>, CommandError> {
     match directories.hosts_files().into_iter().find(|path| path.exists()) {
         Some(path) => read_hosts(&path, directories).map(Some),
         None => Ok(None),

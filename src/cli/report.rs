@@ -2,13 +2,15 @@
 
 use super::arguments::{ReportArgs, ReportBy};
 use super::collect::history_path;
+use super::command_context::{read_hosts, standard_file};
 use super::exit::print_json;
 use super::status_csv::csv_failed;
 use super::{CommandError, print};
+use crate::config::Prices;
 use crate::output::usage_html::html;
-use crate::output::usage_report::{Prices, ReportData, ReportGroup, UsageReport};
+use crate::output::usage_report::{ReportData, ReportGroup, UsageReport};
 use crate::store::history::{DAY, QUARTER};
-use crate::store::{HistoryError, HistoryReader, write_atomic};
+use crate::store::{Directories, HistoryError, HistoryReader, write_atomic};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::process::ExitCode;
@@ -35,7 +37,13 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
     let quarter = QUARTER as i64;
     let from = since.max(0) / quarter * quarter;
     let until = (until.max(0) + quarter - 1) / quarter * quarter;
-    let prices = Prices { gpu_hour: arguments.gpu_hour.clone(), kwh: arguments.kwh };
+    let directories = Directories::find();
+    let file = match &arguments.file {
+        Some(path) => Some(read_hosts(path, &directories)?),
+        None => standard_file(&directories)?,
+    };
+    let prices = Prices { gpu_hour: arguments.gpu_hour.clone(), kwh: arguments.kwh }
+        .or(file.map(|file| file.prices).unwrap_or_default());
     let by = match arguments.by {
         ReportBy::User => ReportGroup::User,
         ReportBy::Host => ReportGroup::Host,

@@ -4,7 +4,7 @@ use crate::app::keymap::named_actions;
 use crate::app::{Density, SettingsFile};
 use crate::cli::arguments::SchemaName;
 use crate::config::thresholds::{Parameter, Unit};
-use crate::config::{HostsFile, PARAMETERS, RULES};
+use crate::config::{HostsFile, MAX_PRICE, PARAMETERS, RULES};
 use crate::fleet::recording;
 use crate::output::{findings, free, json, notification, usage_report, why};
 use crate::wire::Message;
@@ -160,6 +160,10 @@ fn hosts() -> Value {
         "rate": { "type": "string", "pattern": r"^\s*[0-9]+\s*/\s*(s|m|min|h)\s*$" },
     });
     describe(&mut notifications, HOSTS_EXAMPLE);
+    let price = json!({ "type": "number", "minimum": 0, "maximum": MAX_PRICE });
+    let models = json!({ "type": "object", "propertyNames": { "pattern": r"\S" }, "additionalProperties": price });
+    let mut cost = json!({ "gpu_hour": models, "kwh": price });
+    describe(&mut cost, HOSTS_EXAMPLE);
     let mut definitions: Map<String, Value> = RULES.iter().map(|rule| ((*rule).to_owned(), rule_table(rule))).collect();
     definitions.insert("diagnosis".to_owned(), diagnosis(&[]));
     let tables = json!({ "type": "object", "additionalProperties": { "$ref": "#/$defs/diagnosis" } });
@@ -175,6 +179,7 @@ fn hosts() -> Value {
             "diagnosis": diagnosis(&[("tag", tables)]),
             "tag": { "type": "object", "additionalProperties": signals },
             "notifications": object(&notifications),
+            "cost": object(&cost),
         },
         "$defs": definitions,
     })
@@ -313,7 +318,7 @@ fn every_key_of_the_example_files_is_allowed_and_described() {
     check(SchemaName::Settings, &of_toml(SETTINGS_EXAMPLE));
     let hosts = made(SchemaName::Hosts);
     let properties = &hosts["properties"];
-    for table in ["/hosts/items", "/defaults", "/notifications"] {
+    for table in ["/hosts/items", "/defaults", "/notifications", "/cost"] {
         let table = properties.pointer(table).expect(table);
         for (key, property) in table["properties"].as_object().expect("an object") {
             assert!(property["description"].is_string() || key == "diagnosis", "{key} has no description");
@@ -366,6 +371,11 @@ fn a_schema_of_hosts_toml_accepts_and_refuses_what_gpufleet_does() {
         "[notifications]\nrate = \"20 per hour\"",
         "[notifications]\non_finding = []",
         "[notifications]\nmin_severity = \"info\"",
+        "[cost]\ngpu_hour = { \"H100\" = 2.5 }\nkwh = 1",
+        "[cost]\ngpu_hour = { \"H100\" = -2.5 }",
+        "[cost]\ngpu_hour = { \" \" = 2.5 }",
+        "[cost]\ngpu_hour = 2.5",
+        "[cost]\nkwh = \"0.3\"",
         "[tag.a]\nsignals = \"none\"",
         "[tag.a]\nsignal = \"none\"",
         "[diagnosis.tag.a]\nidle-hog = false",

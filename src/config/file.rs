@@ -2,6 +2,7 @@
 
 use super::diagnostic::{FileDiagnostics, line_and_column};
 use super::notifications::Notifications;
+use super::prices::Prices;
 use super::section::{FileScope, KEYS, Section, signals};
 use super::targets::{bracketed_ipv6, check_host, check_visible, is_ipv6};
 use super::thresholds::ThresholdChanges;
@@ -26,6 +27,8 @@ pub struct HostsFile {
     pub entries: Vec<HostEntry>,
     /// The `[notifications]` table, if the file has one.
     pub notifications: Option<Notifications>,
+    /// The `[cost]` table.
+    pub prices: Prices,
 }
 
 /// One host and its position in the file.
@@ -69,7 +72,7 @@ impl HostsFile {
         }
         let base = Path::new(path).parent().unwrap_or(Path::new(""));
         let mut diagnostics = Vec::new();
-        let (hosts, notifications) =
+        let (hosts, notifications, prices) =
             read_document(document.get_ref(), &ParseContext { text, base, home }, &mut diagnostics);
         if hosts.is_empty() && diagnostics.is_empty() {
             let hint = "add a section: [[hosts]] with name = \"hgx-01\"";
@@ -82,7 +85,7 @@ impl HostsFile {
             let (line, column) = line_and_column(text, at.start);
             HostEntry { config, location: SourceLocation { path: path.to_owned(), line, column } }
         });
-        Ok(Self { path: path.to_owned(), entries: entries.collect(), notifications })
+        Ok(Self { path: path.to_owned(), entries: entries.collect(), notifications, prices })
     }
 }
 
@@ -96,8 +99,9 @@ fn read_document(
     document: &DeTable<'_>,
     context: &ParseContext<'_>,
     diagnostics: &mut Vec<Diagnostic>,
-) -> (Vec<SpannedHost>, Option<Notifications>) {
+) -> (Vec<SpannedHost>, Option<Notifications>, Prices) {
     let mut notifications = None;
+    let mut prices = Prices::default();
     let mut file_scope = FileScope::default();
     let mut sections = Vec::new();
     for (key, value) in document {
@@ -112,6 +116,8 @@ fn read_document(
             ("notifications", DeValue::Table(table)) => {
                 notifications = Some(Notifications::read(table, context, diagnostics));
             }
+            ("cost", DeValue::Table(table)) => prices = Prices::read(table, diagnostics),
+            ("cost", _) => diagnostics.push(wrong_kind(key, value, "a table", "[cost]")),
             ("notifications", _) => diagnostics.push(wrong_kind(key, value, "a table", "[notifications]")),
             ("diagnosis", _) => diagnostics.push(wrong_kind(key, value, "a table", "[diagnosis]")),
             ("defaults", _) => diagnostics.push(wrong_kind(key, value, "a table", "[defaults]")),
@@ -133,7 +139,7 @@ fn read_document(
         diagnostics.push(Diagnostic::at(hosts[nodeset::MAX_HOSTS].1.clone(), message, "split it into several files"));
     }
     diagnostics.extend(duplicates(&hosts));
-    (hosts, notifications)
+    (hosts, notifications, prices)
 }
 
 fn wrong_kind(key: &Spanned<impl AsRef<str>>, value: &Spanned<DeValue<'_>>, wanted: &str, header: &str) -> Diagnostic {
@@ -149,7 +155,11 @@ fn unknown_at_top(key: &str, at: Range<usize>) -> Diagnostic {
     if super::notifications::KEYS.contains(&key) {
         return Diagnostic::at(at, format!("`{key}` is outside of any section"), "put it under [notifications]");
     }
-    unknown_key(key, at, ["defaults", "diagnosis", "hosts", "notifications", "tag"])
+    if super::prices::KEYS.contains(&key) {
+        return Diagnostic::at(at, format!("`{key}` is outside of any section"), "put it under [cost]");
+    }
+    // `hosts` first, because `cost` is as near to `host`.
+    unknown_key(key, at, ["hosts", "cost", "defaults", "diagnosis", "notifications", "tag"])
 }
 
 fn read_defaults(table: &DeTable<'_>, context: &ParseContext<'_>, diagnostics: &mut Vec<Diagnostic>) -> Section {

@@ -27,7 +27,7 @@ fn the_example_file_parses_and_sets_every_key() {
     let file = parse(EXAMPLE);
     let names: Vec<&str> = file.entries.iter().map(|entry| entry.config.name.as_str()).collect();
     assert_eq!(names, ["hgx-01", "hgx-02", "hgx-03", "hgx-04", "a6k-01", "this-machine"]);
-    for key in KEYS.into_iter().chain(crate::config::notifications::KEYS) {
+    for key in KEYS.into_iter().chain(crate::config::notifications::KEYS).chain(crate::config::prices::KEYS) {
         let is_set = EXAMPLE.lines().any(|line| line.starts_with(&format!("{key} = ")));
         assert!(is_set, "hosts.example.toml does not set `{key}`");
     }

@@ -2,7 +2,7 @@
 //! them.
 
 use super::diagnostic::{Diagnostic, did_you_mean, nearest};
-use super::values::{self, mismatch, parse_seconds};
+use super::values::{self, mismatch, number, parse_seconds};
 use crate::wire::SafeText;
 use std::ops::Range;
 use toml::Spanned;
@@ -519,12 +519,7 @@ fn quantity(parameter: &Parameter, value: &Spanned<DeValue<'_>>) -> Result<f64, 
         let hint = format!("write a number and a unit, s, m, h or d, as in {example}");
         return time(text).ok_or_else(|| Diagnostic::at(value.span(), format!("`{text}` is not a duration"), hint));
     }
-    let number = match value.get_ref() {
-        DeValue::Integer(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
-        DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
-        _ => None,
-    };
-    let Some(number) = number else { return Err(mismatch(key, "a number", value, &example)) };
+    let Some(number) = number(value.get_ref()) else { return Err(mismatch(key, "a number", value, &example)) };
     let most = match parameter.unit {
         Unit::Percent => 100.0,
         Unit::Celsius => 200.0,

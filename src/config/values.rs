@@ -69,7 +69,7 @@ pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Diagnost
 }
 
 /// Parses GPU indexes, `0-3` or `0,2`, and returns them sorted without duplicates.
-pub(super) fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnostic> {
+pub(crate) fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnostic> {
     let hint = "write GPU indexes as in reserved = \"0-3\" or \"0,2\"";
     let number = |word: &str| {
         let word = word.trim();
@@ -167,6 +167,15 @@ pub(crate) fn unknown_key(
     let hint = did_you_mean(key, known.clone())
         .unwrap_or_else(|| format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")));
     Diagnostic::at(at, format!("unknown key `{key}`"), hint)
+}
+
+/// Reads an integer or a float.
+pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Integer(number) => number.as_str().replace('_', "").parse().ok(),
+        DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+        _ => None,
+    }
 }
 
 /// Returns the TOML type of a value, for messages.

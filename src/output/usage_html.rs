@@ -155,8 +155,9 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::usage_report::{Prices, ReportData, ReportGroup};
+    use super::super::usage_report::{ReportData, ReportGroup};
     use super::*;
+    use crate::config::Prices;
     use crate::store::history::GpuName;
     use crate::store::history_reader::{FindingTotal, GpuTotal};
     use crate::store::rollup::{GpuRow, StateSeconds};

@@ -11,10 +11,11 @@
 //! ```
 
 use super::csv::{encode, without_formula};
+use crate::config::{Prices, parse_indexes};
 use crate::store::history_reader::{FindingTotal, GpuTotal, HostTotal, JobTotal};
 use crate::wire::SafeText;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 /// A host whose GPUs are busy for a smaller part of the known time is underused.
@@ -52,26 +53,29 @@ impl ReportGroup {
     }
 }
 
-/// The prices of a report. Without a price there is no cost.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Prices {
-    /// The price of a GPU-hour by a part of the model name. The first that fits counts.
-    pub gpu_hour: Vec<(String, f64)>,
-    /// The price of a kilowatt-hour.
-    pub kwh: Option<f64>,
+/// The cost of held GPU-hours and of energy; `None` without a price that applies.
+fn cost(held: Option<f64>, energy_kwh: Option<f64>, prices: &Prices) -> Option<f64> {
+    match (held, prices.kwh.zip(energy_kwh).map(|(price, energy)| price * energy)) {
+        (None, None) => None,
+        (held, energy) => Some(held.unwrap_or(0.0) + energy.unwrap_or(0.0)),
+    }
 }
 
-impl Prices {
-    /// The cost of held GPU-hours and of energy; `None` without a price that applies.
-    fn cost(&self, model: Option<&SafeText>, held_hours: f64, energy_kwh: Option<f64>) -> Option<f64> {
-        let fits = |part: &str| model.is_some_and(|model| model.to_lowercase().contains(&part.to_lowercase()));
-        let hours = self.gpu_hour.iter().find(|(part, _)| fits(part)).map(|(_, price)| price * held_hours);
-        let energy = self.kwh.zip(energy_kwh).map(|(price, energy)| price * energy);
-        match (hours, energy) {
-            (None, None) => None,
-            (hours, energy) => Some(hours.unwrap_or(0.0) + energy.unwrap_or(0.0)),
-        }
-    }
+/// The models of GPUs by host and index.
+type Models<'a> = HashMap<(&'a SafeText, u32), &'a SafeText>;
+
+/// The price of a GPU-hour of a job: the mean over its GPUs of known models, of which those without a price cost nothing;
+/// `None` if no GPU has a price.
+fn job_price(job: &JobTotal, models: &Models<'_>, prices: &Prices) -> Option<f64> {
+    let indexes = job.gpus.trim_start_matches("GPUs ").trim_start_matches("GPU ");
+    let indexes = parse_indexes(indexes, 0..0).ok()?;
+    let known: Vec<Option<f64>> = indexes
+        .iter()
+        .filter_map(|index| models.get(&(&job.host, *index)))
+        .map(|model| prices.of_model(model))
+        .collect();
+    let has_price = known.iter().any(Option::is_some);
+    has_price.then(|| known.iter().flatten().sum::<f64>() / known.len() as f64)
 }
 
 /// Hours of GPUs, energy and cost.
@@ -109,6 +113,7 @@ impl Usage {
         let hours = |seconds: u64| seconds as f64 / SECONDS_PER_HOUR;
         let states = row.states;
         let held_hours = hours(states.busy + states.idle_held + states.faulty);
+        let price = total.gpu.model.as_ref().and_then(|model| prices.of_model(model));
         let energy_kwh = row.energy_joules.map(|joules| joules as f64 / JOULES_PER_KWH);
         Self {
             held_hours,
@@ -120,12 +125,12 @@ impl Usage {
             utilization_percent: row.utilization_permille.map(|permille| permille as f64 / 10.0),
             memory_max_mib: row.memory_max_mib,
             energy_kwh,
-            cost: prices.cost(total.gpu.model.as_ref(), held_hours, energy_kwh),
+            cost: cost(price.map(|price| price * held_hours), energy_kwh, prices),
             known_hours: hours(states.known()),
         }
     }
 
-    fn of_job(total: &JobTotal, prices: &Prices) -> Self {
+    fn of_job(total: &JobTotal, models: &Models<'_>, prices: &Prices) -> Self {
         let held_hours = total.held_seconds as f64 / SECONDS_PER_HOUR;
         let used_hours = total.used_seconds as f64 / SECONDS_PER_HOUR;
         let energy_kwh = Some(total.energy_joules as f64 / JOULES_PER_KWH);
@@ -135,7 +140,7 @@ impl Usage {
             idle_held_hours: (held_hours - used_hours).max(0.0),
             memory_max_mib: total.memory_max_mib,
             energy_kwh,
-            cost: prices.cost(total.model.as_ref(), held_hours, energy_kwh),
+            cost: cost(job_price(total, models, prices).map(|price| price * held_hours), energy_kwh, prices),
             ..Self::default()
         }
     }
@@ -281,9 +286,14 @@ impl UsageReport {
             let key = (gpu.gpu.host.clone(), gpu.gpu.index);
             gpus.entry(key).or_insert_with(|| (gpu.gpu.model.clone(), Usage::default())).1.add(&usage);
         }
+        let models: Models<'_> = data
+            .days
+            .iter()
+            .filter_map(|(_, gpu)| Some(((&gpu.gpu.host, gpu.gpu.index), gpu.gpu.model.as_ref()?)))
+            .collect();
         let mut users: BTreeMap<SafeText, Usage> = BTreeMap::new();
         for job in data.jobs {
-            users.entry(job.user.clone()).or_default().add(&Usage::of_job(job, prices));
+            users.entry(job.user.clone()).or_default().add(&Usage::of_job(job, &models, prices));
         }
         let row = |name: SafeText, usage: Usage| UsageRow { name, detail: None, how_ended: None, usage };
         let days: Vec<UsageRow> = days.into_iter().map(|(day, usage)| row(SafeText::from(date(day)), usage)).collect();
@@ -301,9 +311,9 @@ impl UsageReport {
                 .jobs
                 .iter()
                 .map(|job| UsageRow {
-                    detail: Some(SafeText::new(&format!("{} GPUs {} {}", job.user, job.gpus, job.command))),
+                    detail: Some(SafeText::new(&format!("{} {} {}", job.user, job.gpus, job.command))),
                     how_ended: job.how_ended.clone(),
-                    ..row(SafeText::new(&format!("{} {}", job.host, job.label)), Usage::of_job(job, prices))
+                    ..row(SafeText::new(&format!("{} {}", job.host, job.label)), Usage::of_job(job, &models, prices))
                 })
                 .collect(),
             ReportGroup::Day => days.clone(),
@@ -533,7 +543,7 @@ mod tests {
             label: "slurm:7".into(),
             user: user.into(),
             command: "=train, \"x\"".into(),
-            gpus: "0-1".to_owned(),
+            gpus: "GPUs 0-1".to_owned(),
             start: 0,
             ended: Some(9),
             how_ended: Some("the host rebooted".into()),
@@ -541,7 +551,6 @@ mod tests {
             held_seconds,
             used_seconds,
             energy_joules: 7_200_000,
-            model: Some("NVIDIA H100 80GB HBM3".into()),
         }
     }
 
@@ -593,6 +602,32 @@ findings: 1 idle-hog
         let host = &report(ReportGroup::Host).rows[0].usage;
         assert_eq!((host.utilization_percent, host.used_percent(), host.cost), (Some(80.0), Some(80.0), Some(25.0)));
         assert_eq!(report(ReportGroup::Day).rows[0].usage.unknown_hours, Some(2.0));
+    }
+
+    #[test]
+    fn a_job_costs_the_price_of_its_own_gpus() {
+        let of_model = |index, model: &str| {
+            let mut total = gpu("gpu1", index, 3600, 0, 0);
+            total.gpu.model = Some(model.into());
+            (0, total)
+        };
+        let days = [of_model(0, "NVIDIA L4"), of_model(1, "NVIDIA H100"), of_model(2, "NVIDIA T4")];
+        let prices = Prices { gpu_hour: vec![("H100".to_owned(), 2.5), ("L4".to_owned(), 0.5)], kwh: None };
+        for (gpus, expected) in [
+            ("GPU 0", Some(0.5)),
+            ("GPU 1", Some(2.5)),
+            ("GPUs 0,1", Some(1.5)),
+            ("GPUs 0-2", Some(1.0)),
+            ("GPU 2", None),
+            ("GPUs 1,7", Some(2.5)),
+            ("GPU 7", None),
+            ("no GPU", None),
+        ] {
+            let jobs = [JobTotal { gpus: gpus.to_owned(), ..job("ann", 3600, 3600) }];
+            let data = ReportData { from: 0, until: 7200, days: &days, jobs: &jobs, hosts: &[], findings: &[] };
+            let report = UsageReport::new(&data, ReportGroup::Job, &prices, &|_| String::new());
+            assert_eq!(report.rows[0].usage.cost, expected, "{gpus}");
+        }
     }
 
     #[test]

@@ -228,7 +228,7 @@ pub struct JobRow {
     pub user: SafeText,
     /// The command, redacted by the probe.
     pub command: SafeText,
-    /// The indexes of its GPUs: `0-3`.
+    /// The indexes of its GPUs: `GPU 3`, `GPUs 0-2,7`.
     pub gpus: String,
     /// When it started.
     pub start: u64,
@@ -501,8 +501,6 @@ impl History {
         let earlier = read_gpu_row(&self.connection, "gpu_minute", start, gpu)?;
         match earlier {
             None => put_gpu_row(&self.connection, "gpu_minute", start, gpu, row).map(|()| true),
-            // The minute of an import that is repeated.
-            Some(earlier) if earlier == *row => Ok(false),
             // The minute of an import that is repeated.
             Some(earlier) if earlier == *row => Ok(false),
             Some(earlier) if earlier.states.known() + row.states.known() <= MINUTE => {

@@ -28,7 +28,7 @@ pub struct JobTotal {
     pub user: SafeText,
     /// The command.
     pub command: SafeText,
-    /// The indexes of its GPUs.
+    /// The indexes of its GPUs: `GPU 3`, `GPUs 0-2,7`.
     pub gpus: String,
     /// When it started.
     pub start: u64,
@@ -38,14 +38,12 @@ pub struct JobTotal {
     pub how_ended: Option<SafeText>,
     /// The highest memory on all of its GPUs in MiB.
     pub memory_max_mib: Option<u64>,
-    /// GPU seconds held in the period, by the model of the host's first GPU, which decides the price.
+    /// GPU seconds held in the period.
     pub held_seconds: u64,
     /// GPU seconds used in the period.
     pub used_seconds: u64,
     /// Energy in joules in the period.
     pub energy_joules: u64,
-    /// The model of the host's GPUs.
-    pub model: Option<SafeText>,
 }
 
 /// A finding of the period.
@@ -211,8 +209,7 @@ impl HistoryReader {
     /// The use of GPUs by each job in quarter-hours of `from..until`, most held first.
     pub fn job_totals(&self, from: u64, until: u64) -> Result<Vec<JobTotal>, HistoryError> {
         let query = "SELECT host.name, label, user, command, gpus, job.start, ended, how_ended, memory_max_mib,
-               sum(held_seconds), sum(used_seconds), sum(energy_joules),
-               (SELECT model FROM gpu WHERE gpu.host = job.host AND model IS NOT NULL ORDER BY gpu_index LIMIT 1)
+               sum(held_seconds), sum(used_seconds), sum(energy_joules)
              FROM job_quarter JOIN job ON job.id = job_quarter.job JOIN host ON host.id = job.host
              WHERE job_quarter.start >= ?1 AND job_quarter.start < ?2
              GROUP BY job.id ORDER BY sum(held_seconds) DESC, job.id";
@@ -230,7 +227,6 @@ impl HistoryReader {
                 held_seconds: row.get(9)?,
                 used_seconds: row.get(10)?,
                 energy_joules: row.get(11)?,
-                model: optional_text(row, 12)?,
             })
         })
     }
