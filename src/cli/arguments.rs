@@ -63,7 +63,7 @@ pub enum Command {
     /// Connect standard input and output to the collector on this machine, for gpufleet --collector.
     Relay(RelayArgs),
     /// Check the connection to each host step by step and suggest how to repair it.
-    Doctor(HostsArgs),
+    Doctor(DoctorArgs),
     /// Remove the probes that gpufleet installed on the hosts.
     Clean(HostsArgs),
     /// Write a hosts.toml to edit; overwrites nothing and does not connect.
@@ -333,6 +333,17 @@ pub struct HostsArgs {
     pub targets: Vec<String>,
 }
 
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Refuse prompts as a collector does, and name each one that a login needs.
+    #[arg(long)]
+    pub unattended: bool,
+}
+
 /// Arguments of `init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
@@ -535,7 +546,7 @@ impl Command {
             Self::Why(why) => why.targets(),
             Self::Record(record) => &record.targets,
             Self::Collect(collect) => &collect.targets,
-            Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
+            Self::Doctor(DoctorArgs { targets, .. }) | Self::Clean(HostsArgs { targets }) => targets,
             Self::Report(_)
             | Self::Relay(_)
             | Self::Init(_)

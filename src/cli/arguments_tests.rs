@@ -73,6 +73,7 @@ fn valid_command_lines_are_accepted() {
         "findings --direct",
         "--demo collect",
         "report",
+        "doctor --unattended lab.toml",
         "report lab.toml --since 4w --until 2026-11-20 --by host --csv --gpu-hour H100=2.5 --kwh 0.3",
         "explain",
         "explain stuck-spin",

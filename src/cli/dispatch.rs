@@ -9,7 +9,7 @@ use super::{
     CommandError, clean, collect, completions, doctor, explain, findings, free, heap, init, man, print, record, relay,
     report, schema, status, status_csv, tui, why,
 };
-use crate::cli::arguments::{Cli, CollectArgs, Command, FindingsArgs, StatusArgs};
+use crate::cli::arguments::{Cli, CollectArgs, Command, DoctorArgs, FindingsArgs, StatusArgs};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -63,12 +63,13 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
 fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> {
     let (hosts, collector, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
     // A service cannot answer prompts, so the collector refuses them also when somebody tries it on a terminal.
-    let asks = is_interactive() && !matches!(command, Command::Collect(_));
+    let is_unattended = matches!(command, Command::Collect(_) | Command::Doctor(DoctorArgs { unattended: true, .. }));
+    let asks = is_interactive() && !is_unattended;
     let interaction = if asks { Interaction::Ask } else { Interaction::Refuse };
     run_to_completion(runtime, async {
-        if let Command::Doctor(_) = command {
+        if let Command::Doctor(arguments) = command {
             let (setup, trace_events) = CommandContext::with_trace_events(&cli.global, hosts, interaction);
-            return doctor::run(setup, trace_events).await;
+            return doctor::run(setup, trace_events, arguments.unattended).await;
         }
         let mut setup = CommandContext::new(&cli.global, hosts, interaction);
         setup.collector = collector;

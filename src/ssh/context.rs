@@ -5,7 +5,7 @@ use super::known_hosts::{HostName, fingerprint};
 use super::limits::{Limits, PreauthLimiter};
 use super::native::JumpHostPool;
 use super::openssh::Askpass;
-use super::prompt::{Answer, Interaction, PromptEvent, PromptId};
+use super::prompt::{Answer, Interaction, PromptEvent, PromptId, RefusedPrompt};
 use super::transport::SshPhase;
 use crate::config::HostConfig;
 use russh::keys::PublicKey;
@@ -21,8 +21,19 @@ pub struct TraceEvent {
     pub host: String,
     /// The phase.
     pub phase: SshPhase,
-    /// It may quote the server: the caller must convert it to safe text.
-    pub text: String,
+    /// What happened.
+    pub detail: TraceDetail,
+}
+
+/// The detail of a [`TraceEvent`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TraceDetail {
+    /// A line for people. It may quote the server: the caller must convert it to safe text.
+    Text(String),
+    /// The login needs an answer, and no prompt is possible.
+    RefusedPrompt(RefusedPrompt),
+    /// The login used a key of the agent at this socket.
+    AgentKey(PathBuf),
 }
 
 /// The settings of a [`Context`]. Programs use [`Options::from_environment`].
@@ -115,11 +126,16 @@ impl Context {
         self.broker.answer(id, answer);
     }
 
-    /// Sends a [`TraceEvent`], if tracing is on.
+    /// Sends a line as a [`TraceEvent`], if tracing is on.
     pub(super) fn trace(&self, host: &str, phase: SshPhase, text: impl FnOnce() -> String) {
+        self.trace_detail(host, phase, || TraceDetail::Text(text()));
+    }
+
+    /// Sends a [`TraceEvent`], if tracing is on.
+    pub(super) fn trace_detail(&self, host: &str, phase: SshPhase, detail: impl FnOnce() -> TraceDetail) {
         if let Some(trace_events) = &self.options.trace_events {
             // An error means that the receiver is gone.
-            let _ = trace_events.send(TraceEvent { host: host.to_owned(), phase, text: text() });
+            let _ = trace_events.send(TraceEvent { host: host.to_owned(), phase, detail: detail() });
         }
     }
 

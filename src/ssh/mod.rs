@@ -20,11 +20,11 @@ mod resolve;
 pub mod transport;
 
 pub use aliases::{Alias, Aliases};
-pub use context::{Context, Options, TraceEvent};
+pub use context::{Context, Options, TraceDetail, TraceEvent};
 pub use limits::Limits;
 pub use open::open;
 pub use openssh::{forbid_memory_dumps, run_helper_role, shell_arguments};
-pub use prompt::{Answer, Interaction, Prompt, PromptEvent, PromptId, PromptKind, Secret};
+pub use prompt::{Answer, Interaction, Prompt, PromptEvent, PromptId, PromptKind, RefusedPrompt, Secret};
 pub use transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {known_hosts::fuzz as fuzz_known_hosts, resolve::fuzz as fuzz_ssh_config};

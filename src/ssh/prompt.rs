@@ -12,6 +12,33 @@ pub enum Interaction {
     Refuse,
 }
 
+/// A prompt that a login needs and [`Interaction::Refuse`] forbids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RefusedPrompt {
+    /// The host key is not known.
+    HostKey {
+        /// Name, address and port of the server.
+        target: String,
+        /// `SHA256:...`
+        fingerprint: String,
+    },
+    /// The server accepts a key that has a passphrase.
+    Passphrase {
+        /// The path of the key file.
+        path: String,
+    },
+    /// The server accepts a password.
+    Password {
+        /// `USER@HOST`.
+        login: String,
+    },
+    /// The server asks questions, for example for a one-time code.
+    KeyboardInteractive {
+        /// `USER@HOST`.
+        login: String,
+    },
+}
+
 /// A change of the open prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromptEvent {

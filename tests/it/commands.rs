@@ -1,8 +1,9 @@
 //! Commands without a screen: exit codes, standard output and standard error.
 
 use crate::fake_driver::{devices, gpu, gpu_with};
-use crate::lab::{Lab, gpufleet};
-use crate::sshd::free_port;
+use crate::lab::{Lab, gpufleet, program};
+use crate::ssh::authentication::SshAgent;
+use crate::sshd::{PASSPHRASE, Sshd, free_port};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -615,6 +616,85 @@ fn doctor_names_the_failed_step_and_a_remedy() {
     );
     assert!(stranger.contains("hint: ssh-copy-id"), "{stranger}");
     assert!(report.split("good\n").nth(1).unwrap().contains("first snapshot"), "{report}");
+}
+
+/// The prompts of a login are those that sshd offers: it asks for nothing until the client chooses the method.
+#[test]
+fn doctor_names_the_prompts_that_a_collector_cannot_answer() {
+    let lab = Lab::start(&["hgx-01"]);
+    let sshd = &lab.hosts[0].sshd;
+    let passwords = Sshd::start_at(Ipv4Addr::LOCALHOST, &["PasswordAuthentication yes"]);
+    // Questions come from PAM.
+    let questions = Sshd::start_at(Ipv4Addr::LOCALHOST, &["UsePAM yes", "KbdInteractiveAuthentication yes"]);
+    let unknown = lab.write("empty_known_hosts", "");
+    let host = |name: &str, sshd: &Sshd, key: PathBuf, known_hosts: &Path| {
+        format!(
+            "[[hosts]]\nname = \"{name}\"\naddress = \"127.0.0.1\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \
+             \"{}\"\nnvml_library = \"{}\"\n",
+            sshd.port(),
+            key.display(),
+            known_hosts.display(),
+            lab.hosts[0].driver.library().display()
+        )
+    };
+    let file = host("good", sshd, sshd.client_key(), &sshd.known_hosts())
+        + &host("unknown", sshd, sshd.client_key(), Path::new(&unknown))
+        + &host("locked", sshd, sshd.locked_key(), &sshd.known_hosts())
+        + &host("password", &passwords, passwords.stranger_key(), &passwords.known_hosts())
+        + &host("questions", &questions, questions.stranger_key(), &questions.known_hosts());
+    let (hosts, config) = (lab.write("hosts.toml", &file), lab.write("ssh_config", "IdentitiesOnly yes\n"));
+    let check = |socket: Option<&Path>| {
+        let mut command = Command::new(program());
+        command.args(["doctor", "--unattended", "--ssh-config", &config, &hosts]).env_remove("SSH_AUTH_SOCK");
+        command.envs(socket.map(|socket| ("SSH_AUTH_SOCK", socket)));
+        let output = command.output().expect("runs");
+        (output.status.code(), text(&output))
+    };
+    let (code, report) = check(None);
+    println!("{report}");
+    assert_eq!(code, Some(3));
+    let names = ["good", "unknown", "locked", "password", "questions"];
+    let part = |report: &str, name: &str| {
+        let report = format!("\n{report}");
+        let rest = report.split(&format!("\n{name}\n")).nth(1).expect(name);
+        let ends = names.iter().filter_map(|next| rest.find(&format!("\n{next}\n")));
+        rest[..ends.min().unwrap_or(rest.len())].to_owned()
+    };
+    let asks = |name: &str| {
+        let part = part(&report, name);
+        part.lines()
+            .filter_map(|line| line.strip_prefix("  ASK   "))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let user = sshd.user();
+    let nothing: [String; 0] = [];
+    assert_eq!(asks("good"), nothing);
+    assert!(step(&part(&report, "good"), "unattended").ends_with("  nothing asks for an answer"), "{report}");
+    let key = sshd.fingerprint("ed25519");
+    let host_key = asks("unknown");
+    assert_eq!(host_key.len(), 1, "{report}");
+    assert!(host_key[0].starts_with(&format!("host key whether to trust {key} of ")), "{report}");
+    assert_eq!(asks("locked"), [format!("passphrase {}", sshd.locked_key().display())]);
+    assert_eq!(asks("password"), [format!("password of {user}@127.0.0.1")]);
+    assert_eq!(asks("questions"), [format!("questions to {user}@127.0.0.1, for example for a one-time code")]);
+    assert_eq!(report.matches("hint: use a key without a passphrase (`identity_file` in hosts.toml)").count(), 1);
+    // A key of the agent logs in, which is said.
+    let folder = tempfile::tempdir().expect("a folder");
+    let agent = SshAgent::start(folder.path());
+    let unlocked = folder.path().join("key");
+    std::fs::copy(sshd.locked_key(), &unlocked).expect("copies");
+    let opened = Command::new("ssh-keygen")
+        .args(["-q", "-p", "-P", PASSPHRASE, "-N", "", "-f"])
+        .arg(&unlocked)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("runs");
+    assert!(opened.success());
+    agent.add(&unlocked);
+    let (_, report) = check(Some(&agent.socket));
+    let locked = part(&report, "locked");
+    assert!(locked.contains(&format!("the key is in the agent {}\n", agent.socket.display())), "{report}");
 }
 
 #[test]

@@ -7,11 +7,12 @@ use super::server_stream::{self, ByteStream, ConnectTarget, ServerStream};
 use super::{algorithms, channel};
 use crate::config::shell_word;
 use crate::ssh::Context;
+use crate::ssh::context::TraceDetail;
 use crate::ssh::credentials::{EncryptedKey, KeyFileError, PromptKey, UnlockError};
-use crate::ssh::known_hosts::HostName;
+use crate::ssh::known_hosts::{HostName, fingerprint};
 use crate::ssh::limits::{PausableTimeout, PreauthSlot};
 use crate::ssh::openssh::PromptAbandoned;
-use crate::ssh::prompt::{Answer, PromptKind};
+use crate::ssh::prompt::{Answer, PromptKind, RefusedPrompt};
 use crate::ssh::resolve::Resolved;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration, io_cause};
@@ -163,6 +164,14 @@ impl Attempt<'_> {
             RetryReason::NeedsSshProgram(error) => return Err(NativeError { error, ssh_program_may_help: true }),
             RetryReason::UnknownKey(unknown_key) => {
                 let broker = &context.broker;
+                if !broker.can_prompt() {
+                    context.trace_detail(host, SshPhase::KeyExchange, || {
+                        TraceDetail::RefusedPrompt(RefusedPrompt::HostKey {
+                            target: unknown_key.target.clone(),
+                            fingerprint: fingerprint(&unknown_key.key),
+                        })
+                    });
+                }
                 host_key::prompt_for_unknown_key(broker, host, resolved, &self.name, &unknown_key).await?;
                 context.trust_once(&self.name, &unknown_key.key);
                 self.trusted = Some(unknown_key.key);

@@ -9,10 +9,11 @@ use super::identities::{self, Identity, KeySource, SkippedKey};
 use super::signer::{self, Agent, SignError, Signer};
 use crate::config::shell_word;
 use crate::ssh::Context;
+use crate::ssh::context::TraceDetail;
 use crate::ssh::credentials::{EncryptedKey, PromptKey};
 use crate::ssh::known_hosts::fingerprint;
 use crate::ssh::limits::{Expired, PausableTimeout};
-use crate::ssh::prompt::{Answer, PromptKind};
+use crate::ssh::prompt::{Answer, PromptKind, RefusedPrompt};
 use crate::ssh::resolve::Resolved;
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration};
@@ -205,6 +206,7 @@ impl Login<'_> {
             }
         }
         let skipped = keys.map(|keys| keys.skipped).unwrap_or_default();
+        self.trace_refused_prompts(&methods);
         let error = self.refused_error(&offered, &skipped);
         Err(if skipped.iter().any(|skipped| skipped.ssh_program_may_help) {
             RetryReason::NeedsSshProgram(error)
@@ -225,6 +227,25 @@ impl Login<'_> {
                 Outcome::Skipped => format!("{method}: nothing more to try"),
             }
         });
+    }
+
+    /// Names the methods that would succeed only with answers.
+    fn trace_refused_prompts(&self, methods: &MethodSet) {
+        if self.context.broker.can_prompt() {
+            return;
+        }
+        let allowed = self.resolved.methods;
+        let login = || self.resolved.login();
+        if allowed.keyboard_interactive && methods.contains(&MethodKind::KeyboardInteractive) {
+            self.trace_refused_prompt(|| RefusedPrompt::KeyboardInteractive { login: login() });
+        }
+        if allowed.password && methods.contains(&MethodKind::Password) {
+            self.trace_refused_prompt(|| RefusedPrompt::Password { login: login() });
+        }
+    }
+
+    fn trace_refused_prompt(&self, prompt: impl FnOnce() -> RefusedPrompt) {
+        self.context.trace_detail(self.host, SshPhase::Login, || TraceDetail::RefusedPrompt(prompt()));
     }
 
     /// The first method that both sides still allow. Methods that prompt need an interactive user.
@@ -330,8 +351,13 @@ impl Login<'_> {
                 return Ok(Outcome::Skipped);
             }
         };
+        let is_agent = matches!(signer, Signer::Agent { .. });
         match self.authenticate_with(offered_key, hash, signer).await? {
             Ok(result) => {
+                if is_agent && matches!(result, AuthResult::Success) {
+                    let socket = signer::agent_socket(self.context, self.resolved).unwrap_or_default();
+                    self.context.trace_detail(self.host, SshPhase::Login, || TraceDetail::AgentKey(socket));
+                }
                 if let AuthResult::Failure { partial_success: false, .. } = &result {
                     self.state.refused_fingerprints.insert(key_id);
                     self.state.offered_keys.push(label);
@@ -375,6 +401,7 @@ impl Login<'_> {
         if self.context.broker.can_prompt() {
             return Err(RetryReason::EncryptedKey(Box::new(encrypted)));
         }
+        self.trace_refused_prompt(|| RefusedPrompt::Passphrase { path: encrypted.path.display().to_string() });
         keys.skipped.push(SkippedKey {
             text: format!("{} has a passphrase, and no prompt is possible", encrypted.path.display()),
             hint: Some(format!("ssh-add {}", shell_word(&encrypted.path.to_string_lossy()))),

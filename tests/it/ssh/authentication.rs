@@ -17,13 +17,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running ssh-agent; killed when dropped.
-pub(super) struct SshAgent {
+pub(crate) struct SshAgent {
     process: Child,
-    pub(super) socket: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 impl SshAgent {
-    pub(super) fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         let socket = folder.join("agent");
         let mut command = Command::new("ssh-agent");
         command.arg("-D").arg("-a").arg(&socket).stdout(Stdio::piped());
@@ -36,7 +36,7 @@ impl SshAgent {
         Self { process, socket }
     }
 
-    pub(super) fn add(&self, key: &Path) {
+    pub(crate) fn add(&self, key: &Path) {
         self.add_with("-q", key);
     }
 

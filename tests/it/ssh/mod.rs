@@ -2,7 +2,7 @@
 
 mod accounts;
 mod askpass;
-mod authentication;
+pub(crate) mod authentication;
 mod client;
 mod host_keys;
 mod jump_hosts;
