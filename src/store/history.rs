@@ -7,7 +7,8 @@
 //! | `gpu_day` | a GPU in a day (UTC) | 2 years |
 //! | `job`, `finding` | a job on a host, a finding | 2 years |
 //!
-//! Times are seconds since 1970. A period without a row is unknown. `PRAGMA user_version` is the version of the schema. One
+//! `gpu_minute`, `gpu_quarter` and `gpu_day` are views; their rows are in `gpu_minute_row`, `gpu_quarter_row` and
+//! `gpu_day_row`. Times are seconds since 1970. A period without a row is unknown. `PRAGMA user_version` is the version of the schema. One
 //! process writes ([`History::open`] takes a lock); others may read at the same time ([`super::HistoryReader`]).
 
 use super::rollup::{GpuRow, StateSeconds, merge_gpu_rows};
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The version of the schema that this program writes.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 /// The length of the periods in seconds.
 pub const MINUTE: u64 = 60;
 /// See [`MINUTE`].
@@ -40,6 +41,7 @@ const FINDING_PAUSE: u64 = 1800;
 /// How long a reader waits for a writer that switches its log.
 pub(super) const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
+/// Version 1.
 const SCHEMA: &str = "
 CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE gpu (id INTEGER PRIMARY KEY, host INTEGER NOT NULL REFERENCES host, uuid TEXT NOT NULL,
@@ -76,6 +78,55 @@ CREATE TABLE finding (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, rule TE
 CREATE INDEX finding_fingerprint ON finding (fingerprint, first_seen);
 ";
 
+/// The columns of a GPU row as version 1 stores them, after `start` and `gpu`.
+const GPU_COLUMNS: &str =
+    "samples, utilization_permille, utilization_max_percent, memory_mib, memory_max_mib, energy_joules,
+  temperature_max_celsius, sm_activity_permille, busy_seconds, idle_held_seconds, free_seconds, faulty_seconds,
+  unknown_seconds, throttled_seconds";
+
+/// The bits of a row id below the minute: the id of the GPU.
+const GPU_BITS: u32 = 20;
+/// The highest id of a GPU.
+const MAX_GPU_ID: i64 = (1 << GPU_BITS) - 1;
+
+/// Version 2 stores a GPU row in a fifth less space. Its key is one number of the minute and the GPU, the highest memory is
+/// stored above the mean, and the unknown seconds are those that are missing. The views have the columns of version 1, and
+/// `id`, which queries of a period must name: `id >= row_id(from, 0)`.
+fn upgrade_to_2() -> String {
+    let known = "busy_seconds + idle_held_seconds + free_seconds + faulty_seconds";
+    let tables = [("gpu_minute", MINUTE), ("gpu_quarter", QUARTER), ("gpu_day", DAY)].map(|(table, period)| {
+        format!(
+            "CREATE TABLE {table}_row (id INTEGER PRIMARY KEY, samples INTEGER, utilization_permille INTEGER,
+               utilization_max_percent INTEGER, memory_mib INTEGER, memory_max_above_mib INTEGER, energy_joules INTEGER,
+               temperature_max_celsius INTEGER, sm_activity_permille INTEGER, busy_seconds INTEGER,
+               idle_held_seconds INTEGER, free_seconds INTEGER, faulty_seconds INTEGER, throttled_seconds INTEGER);
+             INSERT INTO {table}_row SELECT (start / 60 << {GPU_BITS}) + gpu, samples, utilization_permille,
+               utilization_max_percent, memory_mib, memory_max_mib - coalesce(memory_mib, 0), energy_joules,
+               temperature_max_celsius, sm_activity_permille, busy_seconds, idle_held_seconds, free_seconds, faulty_seconds,
+               throttled_seconds FROM {table} ORDER BY start, gpu;
+             DROP TABLE {table};
+             CREATE VIEW {table} AS SELECT id, (id >> {GPU_BITS}) * 60 AS start, id & {MAX_GPU_ID} AS gpu, samples,
+               utilization_permille, utilization_max_percent, memory_mib,
+               memory_max_above_mib + coalesce(memory_mib, 0) AS memory_max_mib, energy_joules, temperature_max_celsius,
+               sm_activity_permille, busy_seconds, idle_held_seconds, free_seconds, faulty_seconds,
+               max({period} - ({known}), 0) AS unknown_seconds, throttled_seconds FROM {table}_row;\n"
+        )
+    });
+    tables.concat()
+}
+
+/// The key of a GPU row; with `gpu` 0 the lowest one of its period.
+pub(super) fn row_id(start: u64, gpu: i64) -> i64 {
+    let minute = i64::try_from(start / MINUTE).unwrap_or(i64::MAX).min(i64::MAX >> GPU_BITS);
+    (minute << GPU_BITS) | (gpu & MAX_GPU_ID)
+}
+
+/// The start of the last period of a table of GPU rows; `None` if it is empty.
+pub(super) fn last_start(connection: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
+    let query = format!("SELECT (max(id) >> {GPU_BITS}) * 60 FROM {table}_row");
+    connection.query_row(&query, [], |row| row.get(0))
+}
+
 /// Error: the history cannot be used.
 #[derive(Debug)]
 pub enum HistoryError {
@@ -92,6 +143,11 @@ pub enum HistoryError {
         path: PathBuf,
         /// The version of its schema.
         version: i64,
+    },
+    /// An older gpufleet has written it, and no collector has upgraded it since.
+    Older {
+        /// The path.
+        path: PathBuf,
     },
     /// There is no history yet.
     Missing {
@@ -160,6 +216,12 @@ impl fmt::Display for HistoryError {
                 formatter,
                 "cannot use the history {}: a newer gpufleet has written it (version {version}, this one knows {VERSION}); \
                  update gpufleet, or choose another file with --store",
+                shown(path)
+            ),
+            Self::Older { path } => write!(
+                formatter,
+                "cannot read the history {}: an older gpufleet has written it; start `gpufleet collect`, which upgrades it, or \
+                 name another file with --store",
                 shown(path)
             ),
             Self::Missing { path } => write!(
@@ -379,9 +441,16 @@ impl History {
         if check != "ok" {
             return Err(HistoryError::Damaged { path: path.to_owned(), cause: check });
         }
-        if version == 0 {
-            let create = format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT");
-            connection.execute_batch(&create).map_err(failed)?;
+        if version < VERSION {
+            // One transaction: a killed upgrade leaves the earlier version.
+            let steps = [SCHEMA.to_owned(), upgrade_to_2()];
+            let missing = steps.get(usize::try_from(version).unwrap_or(0)..).unwrap_or_default().concat();
+            let upgrade = format!("BEGIN IMMEDIATE; {missing} PRAGMA user_version = {VERSION}; COMMIT");
+            if let Err(error) = connection.execute_batch(&upgrade) {
+                // SQLite has rolled back already after some errors.
+                let _ = connection.execute_batch("ROLLBACK");
+                return Err(failed(error));
+            }
         }
         Ok(connection)
     }
@@ -394,11 +463,10 @@ impl History {
         let Some(last) = last else { return Ok(()) };
         self.connection.execute("UPDATE finding SET ended = ?1 WHERE ended IS NULL", [last + MINUTE])?;
         self.connection.execute("UPDATE job SET ended = last_seen WHERE ended IS NULL", [])?;
-        let rolled: Option<u64> =
-            self.connection.query_row("SELECT max(start) FROM gpu_quarter", [], |row| row.get(0))?;
+        let rolled = last_start(&self.connection, "gpu_quarter")?.unwrap_or(0);
         let mut statement =
-            self.connection.prepare("SELECT DISTINCT start / 900 * 900 FROM gpu_minute WHERE start >= ?1")?;
-        let quarters = statement.query_map([rolled.unwrap_or(0)], |row| row.get(0))?;
+            self.connection.prepare("SELECT DISTINCT start / 900 * 900 FROM gpu_minute WHERE id >= ?1")?;
+        let quarters = statement.query_map([row_id(rolled, 0)], |row| row.get(0))?;
         self.changed_quarters = quarters.collect::<rusqlite::Result<_>>()?;
         Ok(())
     }
@@ -491,6 +559,9 @@ impl History {
             params![host, name.uuid.as_str(), name.index, model, name.memory_mib],
             |row| row.get(0),
         )?;
+        if !(0..=MAX_GPU_ID).contains(&id) {
+            return Err(rusqlite::Error::IntegralValueOutOfRange(0, id));
+        }
         self.gpus.insert(name.clone(), id);
         Ok(id)
     }
@@ -618,11 +689,11 @@ impl History {
     fn delete_old(&self, now: u64) -> rusqlite::Result<()> {
         let minutes = now.saturating_sub(MINUTES_KEPT);
         let rest = now.saturating_sub(REST_KEPT);
-        for table in ["gpu_minute", "host_minute"] {
-            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [minutes])?;
+        for (table, before) in [("gpu_minute", minutes), ("gpu_quarter", rest), ("gpu_day", rest)] {
+            self.connection.execute(&format!("DELETE FROM {table}_row WHERE id < ?1"), [row_id(before, 0)])?;
         }
-        for table in ["gpu_quarter", "host_quarter", "job_quarter", "gpu_day"] {
-            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [rest])?;
+        for (table, before) in [("host_minute", minutes), ("host_quarter", rest), ("job_quarter", rest)] {
+            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [before])?;
         }
         self.connection.execute("DELETE FROM job WHERE ended < ?1", [rest])?;
         self.connection.execute("DELETE FROM finding WHERE ended < ?1", [rest])?;
@@ -649,12 +720,6 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// The columns of a GPU row after `start` and `gpu`.
-const GPU_COLUMNS: &str =
-    "samples, utilization_permille, utilization_max_percent, memory_mib, memory_max_mib, energy_joules,
-  temperature_max_celsius, sm_activity_permille, busy_seconds, idle_held_seconds, free_seconds, faulty_seconds,
-  unknown_seconds, throttled_seconds";
-
 /// Reads the columns of [`GPU_COLUMNS`] from this one on.
 pub(super) fn gpu_row(row: &Row<'_>, first: usize) -> rusqlite::Result<GpuRow> {
     let column = |index: usize| first + index;
@@ -680,24 +745,24 @@ pub(super) fn gpu_row(row: &Row<'_>, first: usize) -> rusqlite::Result<GpuRow> {
 
 fn read_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64) -> rusqlite::Result<Option<GpuRow>> {
     connection
-        .prepare_cached(&format!("SELECT {GPU_COLUMNS} FROM {table} WHERE start = ?1 AND gpu = ?2"))?
-        .query_row(params![start, gpu], |row| gpu_row(row, 0))
+        .prepare_cached(&format!("SELECT {GPU_COLUMNS} FROM {table} WHERE id = ?1"))?
+        .query_row([row_id(start, gpu)], |row| gpu_row(row, 0))
         .optional()
 }
 
 fn put_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<()> {
     let states = row.states;
     let insert = format!(
-        "INSERT OR REPLACE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"
+        "INSERT OR REPLACE INTO {table}_row VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
     );
+    let memory_max_above = row.memory_max_mib.map(|max| max.saturating_sub(row.memory_mib.unwrap_or(0)));
     connection.prepare_cached(&insert)?.execute(params![
-        start,
-        gpu,
+        row_id(start, gpu),
         row.samples,
         row.utilization_permille,
         row.utilization_max_percent,
         row.memory_mib,
-        row.memory_max_mib,
+        memory_max_above,
         row.energy_joules,
         row.temperature_max_celsius,
         row.sm_activity_permille,
@@ -705,7 +770,6 @@ fn put_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64, row: 
         states.idle_held,
         states.free,
         states.faulty,
-        states.unknown,
         row.throttled_seconds
     ])?;
     Ok(())
@@ -714,9 +778,9 @@ fn put_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64, row: 
 /// Returns the rows of each GPU in `from..until`.
 fn gpu_rows(connection: &Connection, table: &str, from: u64, until: u64) -> rusqlite::Result<Vec<(i64, Vec<GpuRow>)>> {
     let mut by_gpu: HashMap<i64, Vec<GpuRow>> = HashMap::new();
-    let mut statement = connection
-        .prepare_cached(&format!("SELECT gpu, {GPU_COLUMNS} FROM {table} WHERE start >= ?1 AND start < ?2"))?;
-    let mut rows = statement.query([from, until])?;
+    let mut statement =
+        connection.prepare_cached(&format!("SELECT gpu, {GPU_COLUMNS} FROM {table} WHERE id >= ?1 AND id < ?2"))?;
+    let mut rows = statement.query([row_id(from, 0), row_id(until, 0)])?;
     while let Some(row) = rows.next()? {
         by_gpu.entry(row.get(0)?).or_default().push(gpu_row(row, 1)?);
     }

@@ -1,6 +1,6 @@
 //! Reads the history for reports: sums of GPUs and jobs over a period, findings, and how long hosts were reachable.
 
-use super::history::{BUSY_LIMIT, DAY, GpuName, HistoryError, QUARTER, VERSION, gpu_row, version};
+use super::history::{BUSY_LIMIT, DAY, GpuName, HistoryError, QUARTER, VERSION, gpu_row, last_start, row_id, version};
 use super::rollup::{GpuRow, merge_gpu_rows};
 use crate::wire::SafeText;
 use rusqlite::types::Value;
@@ -100,6 +100,7 @@ impl HistoryReader {
         match version(&connection).map_err(failed)? {
             0 => Err(HistoryError::Missing { path: path.to_owned() }),
             version if version > VERSION => Err(HistoryError::Newer { path: path.to_owned(), version }),
+            version if version < VERSION => Err(HistoryError::Older { path: path.to_owned() }),
             _ => Ok(Self { connection, path: path.to_owned() }),
         }
     }
@@ -131,8 +132,7 @@ impl HistoryReader {
         until: u64,
         bucket: Option<(u64, i64)>,
     ) -> rusqlite::Result<Vec<(u64, GpuTotal)>> {
-        let rolled: Option<u64> =
-            self.connection.query_row("SELECT max(start) FROM gpu_quarter", [], |row| row.get(0))?;
+        let rolled = last_start(&self.connection, "gpu_quarter")?;
         let rolled = rolled.map_or(from, |start| start + QUARTER).clamp(from, until);
         let (first_day, last_day) = (from.div_ceil(DAY) * DAY, rolled / DAY * DAY);
         // Days of UTC fit only groups of such days.
@@ -167,10 +167,10 @@ impl HistoryReader {
                      / nullif(sum(iif(sm_activity_permille IS NULL, 0, {known})), 0)) AS INTEGER),
                    sum(busy_seconds), sum(idle_held_seconds), sum(free_seconds), sum(faulty_seconds),
                    sum(unknown_seconds), sum(throttled_seconds)
-                 FROM {table} WHERE start >= ?1 AND start < ?2 GROUP BY bucket, gpu"
+                 FROM {table} WHERE id >= ?1 AND id < ?2 GROUP BY bucket, gpu"
             );
             let mut statement = self.connection.prepare(&query)?;
-            let mut rows = statement.query([from, until])?;
+            let mut rows = statement.query([row_id(from, 0), row_id(until, 0)])?;
             while let Some(row) = rows.next()? {
                 sums.entry((row.get(0)?, row.get(1)?)).or_default().push(gpu_row(row, 2)?);
             }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::store::HistoryReader;
 use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
+use rusqlite::types::Value;
 use std::os::unix::fs::PermissionsExt as _;
 
 /// A start of a day.
@@ -226,13 +227,93 @@ fn a_newer_history_is_refused_and_unchanged() {
     drop(history);
     let before = std::fs::read(&path).expect("reads");
     let expected = format!(
-        "cannot use the history {}: a newer gpufleet has written it (version 9, this one knows 1); update gpufleet, or \
+        "cannot use the history {}: a newer gpufleet has written it (version 9, this one knows 2); update gpufleet, or \
          choose another file with --store",
         path.display()
     );
     assert_eq!(History::open(&path).err().expect("refused").to_string(), expected);
     assert_eq!(HistoryReader::open(&path).err().expect("refused").to_string(), expected);
     assert_eq!(std::fs::read(&path).expect("reads"), before);
+}
+
+/// The dump of a file that version 1 has written: hosts with several GPUs, jobs and findings.
+const VERSION_1: &str = include_str!("../../tests/upgrade/history-1.sql");
+
+#[test]
+fn a_history_of_version_1_is_upgraded_and_keeps_every_value() {
+    let (_folder, path) = path();
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("creates");
+    let old = Connection::open(&path).expect("opens");
+    old.execute_batch(VERSION_1).expect("loads");
+    let all = |connection: &Connection, table: &str, columns: &str| {
+        let mut statement =
+            connection.prepare(&format!("SELECT {columns} FROM {table} ORDER BY 1, 2")).expect("prepares");
+        let count = statement.column_count();
+        let rows = statement
+            .query_map([], |row| (0..count).map(|column| row.get(column)).collect::<rusqlite::Result<Vec<Value>>>())
+            .expect("reads");
+        rows.map(|row| row.expect("a row")).collect::<Vec<_>>()
+    };
+    let gpu = format!("start, gpu, {GPU_COLUMNS}");
+    let tables = [
+        ("gpu_minute", &*gpu),
+        ("gpu_quarter", &gpu),
+        ("gpu_day", &gpu),
+        ("host", "*"),
+        ("gpu", "*"),
+        ("host_minute", "*"),
+        ("host_quarter", "*"),
+        ("job_quarter", "start, job, held_seconds, used_seconds, energy_joules"),
+        ("finding", "id, fingerprint, rule, host, severity, user, first_seen, evidence, notified"),
+        ("job", "id, host, key, label, user, command, gpus, start, last_seen, how_ended, memory_max_mib"),
+    ];
+    let before = tables.map(|(table, columns)| all(&old, table, columns));
+    drop(old);
+    assert!(before.iter().all(|rows| !rows.is_empty()));
+    let error = HistoryReader::open(&path).err().expect("is older").to_string();
+    assert_eq!(
+        error,
+        format!(
+            "cannot read the history {}: an older gpufleet has written it; start `gpufleet collect`, which upgrades it, or \
+             name another file with --store",
+            path.display()
+        )
+    );
+    let mut history = open(&path);
+    for ((table, columns), before) in tables.iter().zip(&before) {
+        assert_eq!(all(&history.connection, table, columns), *before, "{table}");
+    }
+    assert_eq!(version(&history.connection), Ok(VERSION));
+    // It goes on.
+    let last = HistoryReader::open(&path).expect("opens").last_minute().expect("reads").expect("a minute");
+    history.write(&batch(last + 60, 60.0)).expect("writes");
+    drop(history);
+    drop(open(&path));
+}
+
+#[test]
+fn an_upgrade_that_fails_leaves_the_earlier_version() {
+    let (_folder, path) = path();
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("creates");
+    let old = Connection::open(&path).expect("opens");
+    old.execute_batch(VERSION_1).expect("loads");
+    // The last step of the upgrade meets a table of this name.
+    old.execute_batch("CREATE TABLE gpu_day_row (x)").expect("creates");
+    drop(old);
+    let error = History::open(&path).err().expect("fails").to_string();
+    assert!(error.contains("table gpu_day_row already exists"), "{error}");
+    let old = Connection::open(&path).expect("opens");
+    assert_eq!(version(&old), Ok(1));
+    old.execute_batch("DROP TABLE gpu_day_row").expect("drops");
+    drop(old);
+    drop(open(&path));
+}
+
+#[test]
+fn row_ids_keep_minutes_in_order_and_never_overflow() {
+    assert_eq!(row_id(T, 7) >> GPU_BITS, i64::try_from(T / 60).expect("fits"));
+    assert!(row_id(T, MAX_GPU_ID) < row_id(T + 60, 0));
+    assert!(row_id(u64::MAX, MAX_GPU_ID) > row_id(1 << 40, 0));
 }
 
 #[test]
