@@ -494,14 +494,15 @@ impl History {
     fn write_batch(&mut self, batch: &Batch) -> rusqlite::Result<()> {
         let quarter = batch.start / QUARTER * QUARTER;
         // A minute that exists, as in a second import, must not count the use by jobs again.
-        let mut is_new = batch.gpus.is_empty();
+        let mut is_new = batch.gpus.is_empty() && batch.hosts.is_empty();
         for (name, row) in &batch.gpus {
             let gpu = self.gpu_id(name)?;
             is_new |= self.add_gpu_minute(batch.start, gpu, row)?;
         }
         for (name, row) in &batch.hosts {
             let host = self.host_id(name)?;
-            self.connection
+            let added = self
+                .connection
                 .prepare_cached("INSERT OR IGNORE INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
                 .execute(params![
                     batch.start,
@@ -513,6 +514,8 @@ impl History {
                     row.network_kib_per_second,
                     row.reachable_seconds
                 ])?;
+            // A minute without readings of GPUs has rows of hosts alone.
+            is_new |= batch.gpus.is_empty() && added > 0;
         }
         for job in &batch.jobs {
             self.write_job(quarter, job, is_new)?;

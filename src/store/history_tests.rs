@@ -132,6 +132,19 @@ fn a_restart_completes_the_minute_and_a_clock_that_goes_back_overwrites_nothing(
 }
 
 #[test]
+fn a_repeated_minute_counts_the_use_by_jobs_once_also_without_readings_of_gpus() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    let gap = Batch { gpus: Vec::new(), jobs: vec![job(60, None)], ..batch(T, 0.0) };
+    for _ in 0..2 {
+        history.write(&gap).expect("writes");
+        history.write(&Batch { jobs: vec![job(30, None)], ..batch(T + 60, 60.0) }).expect("writes");
+    }
+    let reader = HistoryReader::open(&path).expect("opens");
+    assert_eq!(reader.job_totals(T, T + QUARTER).expect("reads")[0].held_seconds, 90);
+}
+
+#[test]
 fn jobs_and_findings_continue_after_a_restart() {
     let (_folder, path) = path();
     let mut history = open(&path);
