@@ -683,12 +683,12 @@ rules! {
         short: "allocated by Slurm, unused",
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
-               (warn). One finding per host.",
+               (warn). One finding per host, with the jobs and their users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free",
-        limits: "Needs `scontrol` on the host. MIG instances are not judged.",
-        source: "scontrol -d show node, GresUsed",
+        limits: "Needs `scontrol` on the host, and `squeue` for the names of jobs and users. MIG instances are not judged.",
+        source: "scontrol -d show node, GresUsed; squeue -w; scontrol -d show job, GRES",
     }
     HostOverloaded {
         word: "host-overloaded",

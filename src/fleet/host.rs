@@ -6,7 +6,8 @@ use super::{
 };
 use crate::config::HostConfig;
 use crate::wire::{
-    Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, SafeText, Snapshot,
+    Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, SafeText, SlurmJob,
+    Snapshot,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,7 @@ pub struct Host {
     power_checks: Vec<sanitize::PowerCheck>,
     filesystems: Vec<Filesystem>,
     slurm_allocated_gpus: Option<Vec<u32>>,
+    slurm_jobs: Option<Vec<SlurmJob>>,
     processes: ProcessTable,
     history: History,
     log: ConnectionLog,
@@ -103,6 +105,7 @@ impl Host {
             power_checks: Vec::new(),
             filesystems: Vec::new(),
             slurm_allocated_gpus: None,
+            slurm_jobs: None,
             processes: ProcessTable::default(),
             history: History::default(),
             log: ConnectionLog::default(),
@@ -173,6 +176,11 @@ impl Host {
     /// The indexes of the GPUs that Slurm has allocated, as last sent; `None` if they are unknown.
     pub fn slurm_allocated_gpus(&self) -> Option<&[u32]> {
         self.slurm_allocated_gpus.as_deref()
+    }
+
+    /// The running Slurm jobs that hold GPUs, as last sent; `None` if they are unknown.
+    pub fn slurm_jobs(&self) -> Option<&[SlurmJob]> {
+        self.slurm_jobs.as_deref()
     }
 
     /// The processes on the host's GPUs by ascending pid.
@@ -291,6 +299,7 @@ impl Host {
         self.health.fill(GpuHealth::default());
         self.filesystems.clear();
         self.slurm_allocated_gpus = None;
+        self.slurm_jobs = None;
         self.snapshot = None;
         self.received_at = None;
     }
@@ -336,6 +345,9 @@ impl Host {
         }
         if let Some(allocated) = snapshot.host.slurm_allocated_gpus.take() {
             self.slurm_allocated_gpus = Some(allocated);
+        }
+        if let Some(jobs) = snapshot.host.slurm_jobs.take() {
+            self.slurm_jobs = Some(jobs);
         }
         let is_listed = generation == Some(snapshot.generation) && snapshot.driver_error.is_none();
         let boot_id = self.hello.as_ref().and_then(|hello| hello.boot_id.as_ref());

@@ -379,6 +379,9 @@ impl Redactor {
                 self.pseudonym("/mount", &mut filesystem.mount_point);
             }
         }
+        for job in snapshot.host.slurm_jobs.iter_mut().flatten() {
+            self.user(&mut job.user);
+        }
         if let Some(cluster) = &mut snapshot.host.slurm_cluster {
             self.pseudonym("cluster", cluster);
         }

@@ -1,6 +1,6 @@
 //! The report over the history as one self-contained HTML file: a chart of the days, and tables.
 
-use super::usage_report::{Usage, UsageReport, cells, header, number};
+use super::usage_report::{SHOWN_ALLOCATIONS, Usage, UsageReport, cells, header, number};
 use std::fmt::Write as _;
 
 /// The width of the chart in user units.
@@ -48,6 +48,19 @@ pub fn html(report: &UsageReport, period: &str, time: &dyn Fn(u64) -> String) ->
             .map(|one| vec![one.host.to_string(), format!("{:.0} % busy", one.busy_percent)])
             .collect();
         text += &table(&["host".to_owned(), "use".to_owned()], &rows);
+    }
+    if !report.unused_allocations.is_empty() {
+        text += "<h2>Unused Slurm allocations</h2>\n";
+        let rows: Vec<Vec<String>> = report
+            .unused_allocations
+            .iter()
+            .take(SHOWN_ALLOCATIONS)
+            .map(|one| {
+                let job = format!("{} on {}", one.job, one.host);
+                vec![one.user.to_string(), job, number(Some(one.unused_hours), 1)]
+            })
+            .collect();
+        text += &table(&["user", "job", "GPU-hours"].map(str::to_owned), &rows);
     }
     if !report.outages.is_empty() {
         text += "<h2>Outages</h2>\n";

@@ -20,6 +20,10 @@ use std::fmt::Write as _;
 
 /// A host whose GPUs are busy for a smaller part of the known time is underused.
 const UNDERUSED_SHARE: f64 = 0.2;
+/// Shorter times without a process belong to the start and the end of every job.
+const MIN_UNUSED_HOURS: f64 = 0.1;
+/// Unused allocations that the text and the page list.
+pub(super) const SHOWN_ALLOCATIONS: usize = 10;
 const SECONDS_PER_HOUR: f64 = 3600.0;
 const JOULES_PER_KWH: f64 = 3_600_000.0;
 
@@ -96,6 +100,9 @@ pub struct Usage {
     pub unknown_hours: Option<f64>,
     /// Mean utilization in percent over the time with readings; `None` for users and jobs.
     pub utilization_percent: Option<f64>,
+    /// GPU-hours, part of `idle_held_hours`, that Slurm had allocated to a job without a process on the GPU; `None` without
+    /// Slurm, and for hosts, GPUs and days.
+    pub unused_hours: Option<f64>,
     /// Highest memory in use in MiB: of one GPU, or of a job on all of its GPUs.
     pub memory_max_mib: Option<u64>,
     /// Energy in kWh.
@@ -122,6 +129,7 @@ impl Usage {
             free_hours: Some(hours(states.free)),
             faulty_hours: Some(hours(states.faulty)),
             unknown_hours: Some(hours(states.unknown)),
+            unused_hours: None,
             utilization_percent: row.utilization_permille.map(|permille| permille as f64 / 10.0),
             memory_max_mib: row.memory_max_mib,
             energy_kwh,
@@ -138,6 +146,7 @@ impl Usage {
             held_hours,
             used_hours,
             idle_held_hours: (held_hours - used_hours).max(0.0),
+            unused_hours: total.unused_seconds.map(|seconds| seconds as f64 / SECONDS_PER_HOUR),
             memory_max_mib: total.memory_max_mib,
             energy_kwh,
             cost: cost(job_price(total, models, prices).map(|price| price * held_hours), energy_kwh, prices),
@@ -158,6 +167,7 @@ impl Usage {
         self.free_hours = sum(self.free_hours, other.free_hours);
         self.faulty_hours = sum(self.faulty_hours, other.faulty_hours);
         self.unknown_hours = sum(self.unknown_hours, other.unknown_hours);
+        self.unused_hours = sum(self.unused_hours, other.unused_hours);
         self.memory_max_mib = self.memory_max_mib.max(other.memory_max_mib);
         self.energy_kwh = sum(self.energy_kwh, other.energy_kwh);
         self.cost = sum(self.cost, other.cost);
@@ -194,6 +204,20 @@ pub struct Outage {
     pub unreachable_hours: f64,
     /// Hours in which it was watched.
     pub watched_hours: f64,
+}
+
+/// A job of Slurm that did not use its GPUs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UnusedAllocation {
+    /// The user.
+    pub user: SafeText,
+    /// The host.
+    pub host: SafeText,
+    /// The job: `slurm:3385`.
+    pub job: SafeText,
+    /// GPU-hours that were allocated and had no process of the job.
+    pub unused_hours: f64,
 }
 
 /// A host with little use.
@@ -246,6 +270,8 @@ pub struct UsageReport {
     pub total: Usage,
     /// Hosts whose GPUs were busy for less than 20 % of the time with readings, the least busy first.
     pub underused: Vec<Underused>,
+    /// Jobs of Slurm with GPUs that they did not use, the most GPU-hours first.
+    pub unused_allocations: Vec<UnusedAllocation>,
     /// Hosts that were unreachable.
     pub outages: Vec<Outage>,
     /// The findings of the period, the newest first.
@@ -330,6 +356,20 @@ impl UsageReport {
             })
             .collect();
         underused.sort_by(|a, b| a.busy_percent.total_cmp(&b.busy_percent));
+        let mut unused_allocations: Vec<UnusedAllocation> = data
+            .jobs
+            .iter()
+            .filter_map(|job| {
+                let unused_hours = job.unused_seconds? as f64 / SECONDS_PER_HOUR;
+                (unused_hours >= MIN_UNUSED_HOURS).then(|| UnusedAllocation {
+                    user: job.user.clone(),
+                    host: job.host.clone(),
+                    job: job.label.clone(),
+                    unused_hours,
+                })
+            })
+            .collect();
+        unused_allocations.sort_by(|a, b| b.unused_hours.total_cmp(&a.unused_hours).then_with(|| a.job.cmp(&b.job)));
         let outage = |host: &HostTotal| {
             let lost = host.watched_seconds.saturating_sub(host.reachable_seconds);
             // The first and the last minute are covered in part.
@@ -357,6 +397,7 @@ impl UsageReport {
             rows,
             total,
             underused,
+            unused_allocations,
             outages: data.hosts.iter().filter_map(outage).collect(),
             findings: data.findings.iter().map(finding).collect(),
             days,
@@ -398,6 +439,14 @@ impl UsageReport {
                 self.underused.iter().map(|one| format!("{} ({:.0} %)", one.host, one.busy_percent)).collect();
             let _ = writeln!(text, "underused hosts (less than 20 % busy): {}", hosts.join(", "));
         }
+        for UnusedAllocation { user, host, job, unused_hours } in self.unused_allocations.iter().take(SHOWN_ALLOCATIONS)
+        {
+            let _ =
+                writeln!(text, "unused Slurm allocation: {user} held {unused_hours:.1} GPU-hours of {job} on {host}");
+        }
+        if let Some(more) = self.unused_allocations.len().checked_sub(SHOWN_ALLOCATIONS).filter(|more| *more > 0) {
+            let _ = writeln!(text, "unused Slurm allocations of {more} more jobs: see --json");
+        }
         for Outage { host, unreachable_hours, watched_hours } in &self.outages {
             let _ = writeln!(text, "outage: {host} was unreachable for {unreachable_hours:.1} of {watched_hours:.1} h");
         }
@@ -429,6 +478,7 @@ impl UsageReport {
             "energy_kwh",
             "cost",
             "how_ended",
+            "unused_hours",
         ];
         let record = |UsageRow { name, detail, how_ended, usage }: &UsageRow| {
             let exact = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
@@ -447,6 +497,7 @@ impl UsageReport {
                 exact(usage.energy_kwh),
                 exact(usage.cost),
                 foreign(how_ended.as_ref()),
+                exact(usage.unused_hours),
             ]
         };
         encode(std::iter::once(header.map(str::to_owned)).chain(self.rows.iter().map(record)))
@@ -551,6 +602,7 @@ mod tests {
             held_seconds,
             used_seconds,
             energy_joules: 7_200_000,
+            unused_seconds: (used_seconds == 0).then_some(5400),
         }
     }
 
@@ -587,6 +639,7 @@ user  GPU-hours   used  idle h  util %  kWh   cost
 ann         8.0  100 %     0.0       -  2.0  20.00
 bob         2.0    0 %     2.0       -  2.0   5.00
 underused hosts (less than 20 % busy): gpu2 (0 %)
+unused Slurm allocation: bob held 1.5 GPU-hours of slurm:7 on gpu1
 outage: gpu2 was unreachable for 2.5 of 10.0 h
 findings: 1 idle-hog
 "
@@ -639,9 +692,9 @@ findings: 1 idle-hog
         assert_eq!(
             csv,
             "job,detail,held_hours,used_hours,idle_held_hours,free_hours,faulty_hours,unknown_hours,utilization_percent,\
-             memory_max_mib,energy_kwh,cost,how_ended\n\
-             gpu1 slurm:7,\"ann GPUs 0-1 =train, \"\"x\"\"\",8.0000,8.0000,0.0000,,,,,40960,2.0000,20.0000,the host rebooted\n\
-             '=1+1;'-x,\"bob GPUs 0-1 =train, \"\"x\"\"\",2.0000,0.0000,2.0000,,,,,40960,2.0000,5.0000,the host rebooted\n"
+             memory_max_mib,energy_kwh,cost,how_ended,unused_hours\n\
+             gpu1 slurm:7,\"ann GPUs 0-1 =train, \"\"x\"\"\",8.0000,8.0000,0.0000,,,,,40960,2.0000,20.0000,the host rebooted,\n\
+             '=1+1;'-x,\"bob GPUs 0-1 =train, \"\"x\"\"\",2.0000,0.0000,2.0000,,,,,40960,2.0000,5.0000,the host rebooted,1.5000\n"
         );
     }
 }

@@ -19,7 +19,7 @@
 use crate::wire::{
     Ancestor, Availability, ClocksEventReasons, ComputeMode, Filesystem, GpuHealth, GpuInfo, GpuProcessReading,
     GpuReading, Hello, HostReading, Inventory, Owner, Presence, ProbeCost, ProcessFacts, ProcessReading, RecentPast,
-    RecoveryAction, SafeText, Scope, Snapshot,
+    RecoveryAction, SafeText, Scope, SlurmJob, Snapshot,
 };
 use std::fmt::Display;
 
@@ -73,6 +73,13 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
     report.optional_field(host.slurm_allocated_gpus.as_ref().map(|gpus| {
         let gpus: Vec<_> = gpus.iter().map(ToString::to_string).collect();
         format!("GPUs allocated to jobs: {}", if gpus.is_empty() { "none".to_owned() } else { gpus.join(" ") })
+    }));
+    report.optional_field(host.slurm_jobs.as_ref().filter(|jobs| !jobs.is_empty()).map(|jobs| {
+        let job = |job: &SlurmJob| {
+            let gpus: Vec<_> = job.gpus.iter().map(ToString::to_string).collect();
+            format!("{} of {} on {}", job.job, job.user.as_deref().unwrap_or("?"), gpus.join(" "))
+        };
+        format!("jobs: {}", jobs.iter().map(job).collect::<Vec<_>>().join(", "))
     }));
     report.end_line("Slurm");
     report.optional_value("", inventory.driver_version.as_ref(), "");

@@ -3,7 +3,7 @@ use crate::wire::{
     Ancestor, Availability, ComputeMode, DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth,
     GpuHealthColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading,
     Inventory, Owner, PROTOCOL, Presence, ProbeCost, ProcessColumns, ProcessFacts, ProcessReading, ProcessState,
-    RecentPast, RecoveryAction, Scope, Snapshot, XidEvent,
+    RecentPast, RecoveryAction, Scope, SlurmJob, Snapshot, XidEvent,
 };
 
 fn hello() -> Hello {
@@ -63,6 +63,7 @@ fn host() -> HostReading {
             },
         ],
         slurm_allocated_gpus: Some(vec![0, 1, 5]),
+        slurm_jobs: Some(vec![SlurmJob { job: "3385".into(), user: Some("ann".into()), gpus: vec![0, 1] }]),
         slurm_cluster: Some("lab".into()),
     }
 }

@@ -8,7 +8,7 @@ use crate::fleet::recording::RecordedError;
 use crate::fleet::{Fleet, GpuMetric, Host, HostUpdate, Link, Moment, SeriesKey};
 use crate::wire::{
     GpuColumns, GpuHealth, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, GpuReading, Message, ProcessColumns,
-    ProcessFacts, ProcessReading, RecentPast, Snapshot,
+    ProcessFacts, ProcessReading, RecentPast, SlurmJob, Snapshot,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,6 +197,7 @@ fn snapshot(host: &Host) -> Option<Snapshot> {
     snapshot.processes = ProcessColumns::from_rows(&processes);
     snapshot.gpu_processes = GpuProcessColumns::from_rows(&usages);
     snapshot.host.filesystems = host.filesystems().to_vec();
+    snapshot.host.slurm_jobs = host.slurm_jobs().map(<[SlurmJob]>::to_vec);
     snapshot.host.slurm_allocated_gpus = host.slurm_allocated_gpus().map(<[u32]>::to_vec);
     Some(snapshot)
 }

@@ -32,7 +32,8 @@ pub(super) fn changes(sharing: Sharing, frame: &HostFrame) -> bool {
     match (sharing, &frame.wire) {
         (Sharing::Commands, _) => false,
         (_, Some(Message::Snapshot(snapshot))) => {
-            !snapshot.facts.is_empty() || (sharing == Sharing::None && !snapshot.notes.is_empty())
+            let names_users = !snapshot.notes.is_empty() || snapshot.host.slurm_jobs.is_some();
+            !snapshot.facts.is_empty() || (sharing == Sharing::None && names_users)
         }
         (Sharing::None, Some(Message::Hello(_))) => true,
         (Sharing::None, None) => frame.link.is_some(),
@@ -48,6 +49,7 @@ pub(super) fn redact(sharing: Sharing, frame: &mut HostFrame) {
             snapshot.facts.iter_mut().for_each(|facts| redact_facts(sharing, facts));
             if sharing == Sharing::None {
                 snapshot.notes.clear();
+                snapshot.host.slurm_jobs.iter_mut().flatten().for_each(|job| job.user = None);
             }
         }
         Some(Message::Hello(hello)) if sharing == Sharing::None => hello.login_user = None,
@@ -90,7 +92,7 @@ fn redact_facts(sharing: Sharing, facts: &mut ProcessFacts) {
 mod tests {
     use super::*;
     use crate::sim::builder;
-    use crate::wire::{Ancestor, Snapshot};
+    use crate::wire::{Ancestor, HostReading, SlurmJob, Snapshot};
 
     const SECRETS: [&str; 7] = [
         "train.py",
@@ -122,7 +124,9 @@ mod tests {
     }
 
     fn snapshot() -> HostFrame {
-        let snapshot = Snapshot { facts: vec![facts()], notes: vec!["a note".into()], ..Snapshot::default() };
+        let job = SlurmJob { job: "3385".into(), user: Some("alice".into()), gpus: vec![0] };
+        let host = HostReading { slurm_jobs: Some(vec![job]), ..HostReading::default() };
+        let snapshot = Snapshot { host, facts: vec![facts()], notes: vec!["a note".into()], ..Snapshot::default() };
         HostFrame { name: "hgx-01".into(), wire: Some(Message::Snapshot(Box::new(snapshot))), ..HostFrame::default() }
     }
 

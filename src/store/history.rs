@@ -91,7 +91,7 @@ const MAX_GPU_ID: i64 = (1 << GPU_BITS) - 1;
 
 /// Version 2 stores a GPU row in a fifth less space. Its key is one number of the minute and the GPU, the highest memory is
 /// stored above the mean, and the unknown seconds are those that are missing. The views have the columns of version 1, and
-/// `id`, which queries of a period must name: `id >= row_id(from, 0)`.
+/// `id`, which queries of a period must name: `id >= row_id(from, 0)`. A job has the seconds of GPUs that it did not use.
 fn upgrade_to_2() -> String {
     let known = "busy_seconds + idle_held_seconds + free_seconds + faulty_seconds";
     let tables = [("gpu_minute", MINUTE), ("gpu_quarter", QUARTER), ("gpu_day", DAY)].map(|(table, period)| {
@@ -112,7 +112,7 @@ fn upgrade_to_2() -> String {
                max({period} - ({known}), 0) AS unknown_seconds, throttled_seconds FROM {table}_row;\n"
         )
     });
-    tables.concat()
+    tables.concat() + "ALTER TABLE job_quarter ADD COLUMN unused_seconds INTEGER;\n"
 }
 
 /// The key of a GPU row; with `gpu` 0 the lowest one of its period.
@@ -308,6 +308,9 @@ pub struct JobRow {
     pub used_seconds: u64,
     /// Its share of the energy of its GPUs in joules, since the last batch.
     pub energy_joules: u64,
+    /// GPU seconds, part of those held, in which Slurm had allocated the GPU and no process of the job was on it; `None` if
+    /// Slurm does not tell.
+    pub unused_seconds: Option<u64>,
 }
 
 /// A finding that fired or cleared.
@@ -618,12 +621,13 @@ impl History {
         }
         self.connection
             .prepare_cached(
-                "INSERT INTO job_quarter VALUES (?1, ?2, ?3, ?4, ?5)
+                "INSERT INTO job_quarter VALUES (?1, ?2, ?3, ?4, ?5, ?6)
                  ON CONFLICT (start, job) DO UPDATE SET held_seconds = held_seconds + excluded.held_seconds,
                    used_seconds = used_seconds + excluded.used_seconds,
-                   energy_joules = energy_joules + excluded.energy_joules",
+                   energy_joules = energy_joules + excluded.energy_joules, unused_seconds = coalesce(
+                     unused_seconds + excluded.unused_seconds, unused_seconds, excluded.unused_seconds)",
             )?
-            .execute(params![quarter, id, job.held_seconds, job.used_seconds, job.energy_joules])?;
+            .execute(params![quarter, id, job.held_seconds, job.used_seconds, job.energy_joules, job.unused_seconds])?;
         Ok(())
     }
 

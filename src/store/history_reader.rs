@@ -44,6 +44,8 @@ pub struct JobTotal {
     pub used_seconds: u64,
     /// Energy in joules in the period.
     pub energy_joules: u64,
+    /// GPU seconds in the period that Slurm had allocated and no process of the job used; `None` if Slurm does not tell.
+    pub unused_seconds: Option<u64>,
 }
 
 /// A finding of the period.
@@ -209,7 +211,7 @@ impl HistoryReader {
     /// The use of GPUs by each job in quarter-hours of `from..until`, most held first.
     pub fn job_totals(&self, from: u64, until: u64) -> Result<Vec<JobTotal>, HistoryError> {
         let query = "SELECT host.name, label, user, command, gpus, job.start, ended, how_ended, memory_max_mib,
-               sum(held_seconds), sum(used_seconds), sum(energy_joules)
+               sum(held_seconds), sum(used_seconds), sum(energy_joules), sum(unused_seconds)
              FROM job_quarter JOIN job ON job.id = job_quarter.job JOIN host ON host.id = job.host
              WHERE job_quarter.start >= ?1 AND job_quarter.start < ?2
              GROUP BY job.id ORDER BY sum(held_seconds) DESC, job.id";
@@ -227,6 +229,7 @@ impl HistoryReader {
                 held_seconds: row.get(9)?,
                 used_seconds: row.get(10)?,
                 energy_joules: row.get(11)?,
+                unused_seconds: row.get(12)?,
             })
         })
     }

@@ -60,6 +60,7 @@ fn job(held: u64, ended: Option<u64>) -> JobRow {
         held_seconds: held,
         used_seconds: held / 2,
         energy_joules: 100,
+        unused_seconds: ended.map(|_| 7),
     }
 }
 
@@ -169,6 +170,7 @@ fn jobs_and_findings_continue_after_a_restart() {
     assert_eq!((findings()[0].ended, findings()[0].first_seen), (Some(later + 5), T));
     let jobs = reader.job_totals(T, T + DAY).expect("reads");
     assert_eq!((jobs.len(), jobs[0].held_seconds, jobs[0].used_seconds, jobs[0].ended), (1, 90, 45, Some(later)));
+    assert_eq!(jobs[0].unused_seconds, Some(7), "unknown in the first batch");
     let only_later = reader.job_totals(T + QUARTER, T + DAY).expect("reads");
     assert_eq!(only_later[0].held_seconds, 30);
 }

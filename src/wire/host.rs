@@ -81,9 +81,29 @@ pub struct HostReading {
     /// node`, `GresUsed`. The last value sent applies until the next. At most [`limits::MAX_SLURM_GPUS`].
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::slurm_gpus")]
     pub slurm_allocated_gpus: Option<Vec<u32>>,
+    /// Running Slurm jobs with GPUs on this host, whether they use them or not, read when the allocated GPUs change and every
+    /// 10 min. `squeue -w`, `scontrol -d -o show job`. The last value sent applies until the next. At most
+    /// [`limits::MAX_SLURM_JOBS`].
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::slurm_jobs")]
+    pub slurm_jobs: Option<Vec<SlurmJob>>,
     /// Slurm cluster of this host. `scontrol show config`, `ClusterName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_cluster: Option<SafeText>,
+}
+
+/// A running Slurm job with GPUs on this host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct SlurmJob {
+    /// Job id, as in cgroups: that of the task for a job array.
+    pub job: SafeText,
+    /// User.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<SafeText>,
+    /// Indices of its GPUs on this host. `GRES=gpu:...(IDX:...)`. At most [`limits::MAX_GPUS`].
+    #[serde(deserialize_with = "limits::slurm_job_gpus")]
+    pub gpus: Vec<u32>,
 }
 
 /// A file system. `stat -f` in a child process, because statfs(2) may never return.

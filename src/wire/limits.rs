@@ -22,6 +22,8 @@ pub const MAX_PORTS: usize = 64;
 pub const MAX_FILESYSTEMS: usize = 64;
 /// Maximum number of GPUs that Slurm has allocated. The probe sends at most 512 per kind of GPU.
 pub const MAX_SLURM_GPUS: usize = 4096;
+/// Maximum number of Slurm jobs with GPUs on the host. The probe sends at most 64.
+pub const MAX_SLURM_JOBS: usize = 512;
 /// Maximum number of Xids in a snapshot. The probe sends at most 64 per sample and counts the rest.
 pub const MAX_XID_EVENTS: usize = 1024;
 /// Maximum number of values in each list of [`super::RecentPast`]. The probe sends at most 60.
@@ -79,6 +81,7 @@ limited_lists! {
     ancestors: MAX_ANCESTORS, "ancestors of one process";
     ports: MAX_PORTS, "ports of one process";
     filesystems: MAX_FILESYSTEMS, "file systems";
+    slurm_job_gpus: MAX_GPUS, "GPUs of one Slurm job";
     notes: MAX_NOTES, "notes";
     reply_lines: MAX_REPLY_LINES, "lines in a reply";
     examination_parts: MAX_EXAMINATION_PARTS, "parts of an examination";
@@ -108,23 +111,32 @@ pub(crate) fn at_most<'de, const N: usize, T: Deserialize<'de>, D: Deserializer<
 
 /// For `#[serde(deserialize_with)]`: a list of GPUs that may be `null`.
 pub(super) fn slurm_gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u32>>, D::Error> {
-    struct OptionalVisitor;
-    impl<'de> Visitor<'de> for OptionalVisitor {
-        type Value = Option<Vec<u32>>;
+    deserializer.deserialize_option(OptionalList(List::new(MAX_SLURM_GPUS, "GPUs allocated by Slurm")))
+}
 
-        fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-            formatter.write_str("option")
-        }
+/// For `#[serde(deserialize_with)]`: a list of Slurm jobs that may be `null`.
+pub(super) fn slurm_jobs<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    deserializer.deserialize_option(OptionalList(List::new(MAX_SLURM_JOBS, "Slurm jobs")))
+}
 
-        fn visit_none<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
+struct OptionalList<T>(List<T>);
 
-        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-            List::new(MAX_SLURM_GPUS, "GPUs allocated by Slurm").deserialize(deserializer).map(Some)
-        }
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OptionalList<T> {
+    type Value = Option<Vec<T>>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("option")
     }
-    deserializer.deserialize_option(OptionalVisitor)
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        self.0.deserialize(deserializer).map(Some)
+    }
 }
 
 /// Deserializes a list of at most `limit` entries.
@@ -174,10 +186,12 @@ mod tests {
     use crate::wire::{Message, ProcessFacts};
 
     /// Every list that is not a column: the line with `LIST` in its place, an entry, the limit and the words of the error.
-    const LISTS: [(&str, &str, usize, &str); 17] = [
+    const LISTS: [(&str, &str, usize, &str); 19] = [
         (r#"{"inventory":{"gpus":LIST}}"#, "{}", MAX_GPUS, "GPUs"),
         (r#"{"snapshot":{"host":{"filesystems":LIST}}}"#, "{}", MAX_FILESYSTEMS, "file systems"),
         (r#"{"snapshot":{"host":{"slurm_allocated_gpus":LIST}}}"#, "0", MAX_SLURM_GPUS, "GPUs allocated by Slurm"),
+        (r#"{"snapshot":{"host":{"slurm_jobs":LIST}}}"#, "{}", MAX_SLURM_JOBS, "Slurm jobs"),
+        (r#"{"snapshot":{"host":{"slurm_jobs":[{"gpus":LIST}]}}}"#, "0", MAX_GPUS, "GPUs of one Slurm job"),
         (r#"{"snapshot":{"xid_events":LIST}}"#, r#"{"xid":1,"monotonic_seconds":0}"#, MAX_XID_EVENTS, "Xid events"),
         (r#"{"snapshot":{"recent_past":LIST}}"#, "{}", MAX_GPUS, "GPUs with earlier samples"),
         (r#"{"snapshot":{"recent_past":[{"utilization_percent":LIST}]}}"#, "0", MAX_PAST_VALUES, PAST),

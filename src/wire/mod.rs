@@ -39,7 +39,7 @@ pub use gpu::{
     Availability, ClocksEventReasons, ComputeMode, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth,
     GpuHealthColumns, GpuInfo, GpuReading, RecentPast, RecoveryAction, XidEvent,
 };
-pub use host::{Filesystem, HostReading, Scope};
+pub use host::{Filesystem, HostReading, Scope, SlurmJob};
 pub use message::{
     Hello, Inventory, Message, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome, Request, Signal, Snapshot,
 };

@@ -7,8 +7,8 @@ use crate::fleet::{Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Mome
 use crate::store::history::{Batch, FindingRow, GpuName, HostRow, JobRow, MINUTE};
 use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
 use crate::store::{History, HistoryError, HistoryWriter};
-use crate::wire::{ClocksEventReasons, GpuInfo, GpuReading, SafeText};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::wire::{ClocksEventReasons, GpuInfo, GpuReading, SafeText, SlurmJob};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -70,9 +70,15 @@ struct Job {
     held: f64,
     used: f64,
     joules: f64,
+    /// GPU seconds that Slurm has allocated and no process used; `None` if Slurm does not tell.
+    unused: Option<f64>,
 }
 
 impl Job {
+    fn new(row: JobRow) -> Self {
+        Self { row, held: 0.0, used: 0.0, joules: 0.0, unused: None }
+    }
+
     /// Takes the whole units that are not written yet.
     fn take_row(&mut self) -> JobRow {
         let take = |value: &mut f64| {
@@ -84,6 +90,7 @@ impl Job {
             held_seconds: take(&mut self.held),
             used_seconds: take(&mut self.used),
             energy_joules: take(&mut self.joules),
+            unused_seconds: self.unused.as_mut().map(take),
             ..self.row.clone()
         }
     }
@@ -191,12 +198,7 @@ impl HistoryRecorder {
         let unix = now.unix.as_secs();
         for (key, (processes, held)) in &found {
             let id = (host.name().clone(), key.clone());
-            let job = self.jobs.entry(id).or_insert_with(|| Job {
-                row: new_job(host, key, processes, unix),
-                held: 0.0,
-                used: 0.0,
-                joules: 0.0,
-            });
+            let job = self.jobs.entry(id).or_insert_with(|| Job::new(new_job(host, key, processes, unix)));
             let row = &mut job.row;
             row.last_seen = unix;
             let indexes: Vec<u32> =
@@ -216,8 +218,37 @@ impl HistoryRecorder {
                 job.joules += power.unwrap_or(0.0) * seconds / share;
             }
         }
+        let mut allocated: HashSet<SafeText> = HashSet::new();
+        for slurm_job in host.slurm_jobs().unwrap_or_default() {
+            let job = JobKey::Slurm { cluster: None, job: slurm_job.job.clone() };
+            let key = job_key(&job);
+            let held: BTreeSet<usize> = host
+                .gpus()
+                .enumerate()
+                .filter(|(_, (info, _))| info.mig_parent_uuid.is_none() && slurm_job.gpus.contains(&info.index))
+                .map(|(position, _)| position)
+                .collect();
+            if held.is_empty() {
+                continue;
+            }
+            let in_use = found.get(&key).map(|(_, in_use)| in_use);
+            let unused = held.iter().filter(|position| in_use.is_none_or(|in_use| !in_use.contains(position))).count();
+            let id = (host.name().clone(), key.clone());
+            let job = self.jobs.entry(id).or_insert_with(|| Job::new(allocated_job(host, &key, &job, slurm_job, unix)));
+            job.row.last_seen = unix;
+            if in_use.is_none() {
+                let indexes: Vec<u32> =
+                    held.iter().filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
+                job.row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
+            }
+            job.held += seconds * unused as f64;
+            *job.unused.get_or_insert(0.0) += seconds * unused as f64;
+            allocated.insert(key);
+        }
         let has_rebooted = host.rebooted_at.is_some_and(|at| now.since(at) < Duration::from_secs(MINUTE));
-        let is_gone = |name: &SafeText, key: &SafeText| name == host.name() && !found.contains_key(key);
+        let is_gone = |name: &SafeText, key: &SafeText| {
+            name == host.name() && !found.contains_key(key) && !allocated.contains(key)
+        };
         let gone: Vec<_> = self.jobs.keys().filter(|(name, key)| is_gone(name, key)).cloned().collect();
         for id in gone {
             if let Some(mut job) = self.jobs.remove(&id) {
@@ -430,6 +461,16 @@ fn job_key(job: &JobKey) -> SafeText {
     }
 }
 
+/// A job of Slurm that has no process on a GPU yet.
+fn allocated_job(host: &Host, key: &SafeText, job: &JobKey, slurm_job: &SlurmJob, unix: u64) -> JobRow {
+    JobRow {
+        label: SafeText::from(job.to_string()),
+        user: slurm_job.user.clone().unwrap_or_default(),
+        start: unix,
+        ..new_job(host, key, &[], unix)
+    }
+}
+
 fn new_job(host: &Host, key: &SafeText, processes: &[&Process], unix: u64) -> JobRow {
     let info = processes.first().map(|process| &process.info);
     let oldest = processes.iter().filter_map(|process| process.reading.age_seconds).fold(0.0, f64::max);
@@ -449,5 +490,10 @@ fn new_job(host: &Host, key: &SafeText, processes: &[&Process], unix: u64) -> Jo
         held_seconds: 0,
         used_seconds: 0,
         energy_joules: 0,
+        unused_seconds: None,
     }
 }
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

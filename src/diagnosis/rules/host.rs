@@ -8,7 +8,7 @@ use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes, host_deta
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
 use crate::wire::shell::absolute_path;
-use crate::wire::{Filesystem, SafeText};
+use crate::wire::{Filesystem, SafeText, SlurmJob};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     overloaded(context, conditions);
@@ -119,20 +119,53 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     }
     let severity = if unused(limits.warn_after).next().is_some() { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
+    let indexes: Vec<u32> =
+        positions.iter().filter_map(|position| context.host.gpu_info(*position)).map(|info| info.index).collect();
+    let jobs: Vec<&SlurmJob> = context
+        .host
+        .slurm_jobs()
+        .unwrap_or_default()
+        .iter()
+        .filter(|job| job.gpus.iter().any(|index| indexes.contains(index)))
+        .collect();
     // Work on the CPUs of the allocation is not visible.
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 60.0);
     let evaluation = Evaluation { at_least: true, ..evaluation };
     conditions.met(RuleId::SlurmUnused, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(
-            "Slurm has allocated {} but no process has used {} for up to {}",
+            "Slurm has allocated {}{} but no process has used {} for up to {}",
             context.format_gpus(positions.iter().copied()),
+            describe_jobs(&jobs),
             if positions.len() == 1 { "it" } else { "them" },
             duration(longest),
         );
         let mut details = host_details(sentence, format!("squeue -w {}", context.host.name()));
         details.gpus = context.finding_gpus(positions.iter().copied());
+        // A finding has one user.
+        details.user = jobs.first().and_then(|job| job.user.clone());
+        if jobs.iter().any(|job| job.user != details.user) {
+            details.user = None;
+        }
         details
     });
+}
+
+/// Jobs that a sentence names.
+const NAMED_JOBS: usize = 4;
+
+/// ` to job 3385 (ann)`, ` to jobs 3385 (ann), 3390 (bob)`; empty if the jobs are unknown.
+fn describe_jobs(jobs: &[&SlurmJob]) -> String {
+    let name = |job: &&SlurmJob| match &job.user {
+        Some(user) => format!("{} ({user})", job.job),
+        None => job.job.to_string(),
+    };
+    let names: Vec<String> = jobs.iter().take(NAMED_JOBS).map(name).collect();
+    match jobs.len() {
+        0 => String::new(),
+        1 => format!(" to job {}", names.join("")),
+        2..=NAMED_JOBS => format!(" to jobs {}", names.join(", ")),
+        count => format!(" to jobs {} and {} more", names.join(", "), count - NAMED_JOBS),
+    }
 }
 
 /// How many times longer a filesystem that no process waits for may be silent before it warns.
@@ -279,7 +312,7 @@ pub(crate) fn is_reported_by_peer_host(context: &RuleContext, mount: &SafeText) 
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::{TestProcess, gpus, process};
-    use crate::wire::{Filesystem, ProcessState, Snapshot};
+    use crate::wire::{Filesystem, ProcessState, SlurmJob, Snapshot};
 
     fn quiet(tester: &mut RuleTester) -> TestSample {
         TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
@@ -407,6 +440,44 @@ mod tests {
         assert_eq!(tester.firing(), [("slurm-unused", "warn")]);
         tester.run_edited(300.0, idle, |snapshot, _| snapshot.host.slurm_allocated_gpus = Some(vec![]));
         assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn unused_gpus_of_slurm_name_their_jobs_and_users() {
+        let job = |job: &str, user: &str, gpus: &[u32]| SlurmJob {
+            job: job.into(),
+            user: Some(user.into()),
+            gpus: gpus.to_vec(),
+        };
+        let sentence = |jobs: Vec<SlurmJob>| {
+            let mut tester = RuleTester::new(gpus(0..3));
+            let idle = |tester: &mut RuleTester, _: f64| TestSample {
+                gpus: (0..3).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(),
+                processes: vec![],
+            };
+            tester.run_edited(1900.0, idle, |snapshot, _| {
+                snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+                snapshot.host.slurm_jobs = Some(jobs.clone());
+            });
+            let finding = tester.finding("slurm-unused");
+            let sentence = finding.sentence.split(" but no process").next().unwrap_or_default().to_owned();
+            (sentence, finding.user.as_deref().map(str::to_owned))
+        };
+        let named = |text: &str, user: Option<&str>| (text.to_owned(), user.map(str::to_owned));
+        assert_eq!(
+            sentence(vec![job("3385", "ann", &[0, 1]), job("9", "eve", &[2])]),
+            named("Slurm has allocated GPUs 0,1 to job 3385 (ann)", Some("ann"))
+        );
+        assert_eq!(
+            sentence(vec![job("3385", "ann", &[0]), job("3390", "bob", &[1])]),
+            named("Slurm has allocated GPUs 0,1 to jobs 3385 (ann), 3390 (bob)", None)
+        );
+        assert_eq!(sentence(vec![]), named("Slurm has allocated GPUs 0,1", None));
+        let many: Vec<SlurmJob> = (0..7).map(|number: u32| job(&number.to_string(), "ann", &[1])).collect();
+        assert_eq!(
+            sentence(many),
+            named("Slurm has allocated GPUs 0,1 to jobs 0 (ann), 1 (ann), 2 (ann), 3 (ann) and 3 more", Some("ann"))
+        );
     }
 
     fn disk(percent: u64) -> impl Fn(&mut Snapshot, f64) {

@@ -8,13 +8,17 @@
 //! watched or not. It also works if that one host is away, is not permitted, or belongs to another cluster than its
 //! name suggests.
 //!
+//! When the allocated GPUs change, and every ten minutes, `squeue` lists the running jobs of this node, and `scontrol -d show
+//! job` tells the GPUs of each job that is new. A job keeps its GPUs while it runs, so a steady node costs slurmctld one query
+//! in ten minutes besides that of the node. All programs run one after the other, each with a timeout.
+//!
 //! [`SlurmJobs`] finds the id of a job whose cgroup contains only its SLUID (Slurm 26.05 and newer), if neither the
 //! title of its slurmstepd nor the environment of its process contains the id: from `scontrol pidinfo`, else from the
 //! files that a prolog writes for each GPU.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use crate::probe::blocking::BlockingPool;
-use crate::wire::SafeText;
+use crate::wire::{SafeText, SlurmJob};
 use std::path::{Path, PathBuf};
 
 /// Query period.
@@ -25,6 +29,10 @@ const RETRY_SECONDS: f64 = 600.0;
 const TIMEOUT_SECONDS: f64 = 10.0;
 /// Directories searched after `PATH`.
 const SCONTROL_DIRECTORIES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
+/// Period of the list of jobs while the allocated GPUs stay the same, and after a failure.
+const JOBS_SECONDS: f64 = 600.0;
+/// Maximum number of jobs of a node.
+const MAX_NODE_JOBS: usize = 64;
 /// Maximum number of GPUs of a node.
 const MAX_GPUS: u32 = 512;
 
@@ -40,14 +48,33 @@ pub(crate) struct Slurm {
     node_name_index: usize,
     cluster: Option<SafeText>,
     allocated: Option<Vec<u32>>,
+    /// `squeue`.
+    squeue: ProgramPath,
+    /// The jobs with GPUs; `None` if they are unknown.
+    jobs: Option<Vec<SlurmJob>>,
+    /// When the jobs are listed again, if the allocated GPUs stay the same.
+    jobs_due: f64,
 }
 
 #[derive(Debug)]
 enum State {
     /// Waits until the next query.
     Idle { due: f64 },
-    /// Runs `scontrol`, first for the cluster name and then for the node.
-    Querying { child: ChildProcess, is_config: bool },
+    /// Runs a program.
+    Querying { child: ChildProcess, query: Query },
+}
+
+/// The queries in their order.
+#[derive(Debug)]
+enum Query {
+    /// The name of the cluster.
+    Config,
+    /// The allocated GPUs.
+    Node,
+    /// The running jobs.
+    Jobs,
+    /// The GPUs of the first of these jobs.
+    Job { waiting: Vec<SlurmJob>, known: Vec<SlurmJob> },
 }
 
 /// The values that are new or are sent again.
@@ -55,6 +82,7 @@ enum State {
 pub(crate) struct SlurmUpdate {
     pub(crate) cluster: Option<SafeText>,
     pub(crate) allocated: Option<Vec<u32>>,
+    pub(crate) jobs: Option<Vec<SlurmJob>>,
 }
 
 impl Slurm {
@@ -74,42 +102,104 @@ impl Slurm {
             node_name_index: 0,
             cluster: None,
             allocated: None,
+            squeue: ProgramPath::new(|| find_program("squeue", &SCONTROL_DIRECTORIES)),
+            jobs: None,
+            jobs_due: 0.0,
         }
     }
 
     /// Polls and starts queries. Returns the values that have changed, or all of them if `resend`.
     pub(crate) fn advance(&mut self, now: f64, resend: bool) -> SlurmUpdate {
-        let previous = (self.cluster.clone(), self.allocated.clone());
+        let previous = (self.cluster.clone(), self.allocated.clone(), self.jobs.clone());
         self.state = match std::mem::replace(&mut self.state, State::Idle { due: now }) {
-            State::Idle { due } if now >= due => self.start_query(self.cluster.is_none(), now),
+            State::Idle { due } if now >= due => {
+                self.start_query(if self.cluster.is_none() { Query::Config } else { Query::Node }, now)
+            }
             idle @ State::Idle { .. } => idle,
-            State::Querying { mut child, is_config } => match child.poll(now) {
-                ChildStatus::Running | ChildStatus::TimedOut => State::Querying { child, is_config },
-                ChildStatus::Finished(text) if is_config => {
-                    self.cluster = cluster_name(&text);
-                    self.start_query(false, now)
-                }
-                ChildStatus::Finished(text) => {
-                    self.allocated = allocated_gpus(&text);
-                    State::Idle { due: now + QUERY_SECONDS }
-                }
-                // Slurm may know the node by another name.
-                ChildStatus::Failed if !is_config && self.node_name_index + 1 < self.node_names.len() => {
-                    self.node_name_index += 1;
-                    self.start_query(false, now)
-                }
-                ChildStatus::Failed => {
-                    self.node_name_index = 0;
-                    self.allocated = None;
-                    State::Idle { due: now + RETRY_SECONDS }
-                }
+            State::Querying { mut child, query } => match child.poll(now) {
+                ChildStatus::Running | ChildStatus::TimedOut => State::Querying { child, query },
+                ChildStatus::Finished(text) => self.take_answer(query, &text, now),
+                ChildStatus::Failed => self.take_failure(query, now),
             },
         };
         let new = |is_new: bool| is_new || resend;
         SlurmUpdate {
             cluster: self.cluster.clone().filter(|_| new(self.cluster != previous.0)),
             allocated: self.allocated.clone().filter(|_| new(self.allocated != previous.1)),
+            jobs: self.jobs.clone().filter(|_| new(self.jobs != previous.2)),
         }
+    }
+
+    fn take_answer(&mut self, query: Query, text: &str, now: f64) -> State {
+        match query {
+            Query::Config => {
+                self.cluster = cluster_name(text);
+                self.start_query(Query::Node, now)
+            }
+            Query::Node => {
+                let allocated = allocated_gpus(text);
+                let has_changed = std::mem::replace(&mut self.allocated, allocated) != self.allocated;
+                if !has_changed && now < self.jobs_due {
+                    return State::Idle { due: now + QUERY_SECONDS };
+                }
+                self.jobs_due = now + JOBS_SECONDS;
+                if self.allocated.as_ref().is_some_and(|gpus| !gpus.is_empty()) {
+                    return self.start_query(Query::Jobs, now);
+                }
+                self.jobs = self.allocated.as_ref().map(|_| Vec::new());
+                State::Idle { due: now + QUERY_SECONDS }
+            }
+            Query::Jobs => {
+                let (mut waiting, mut known) = (Vec::new(), Vec::new());
+                for job in running_jobs(text) {
+                    let earlier = self.jobs.iter().flatten().find(|earlier| earlier.job == job.job);
+                    earlier.map_or_else(|| waiting.push(job), |earlier| known.push(earlier.clone()));
+                }
+                self.next_job(waiting, known, now)
+            }
+            Query::Job { mut waiting, mut known } => {
+                if !waiting.is_empty() {
+                    let job = waiting.remove(0);
+                    known.push(SlurmJob { gpus: job_gpus(text, self.node_name()), ..job });
+                }
+                self.next_job(waiting, known, now)
+            }
+        }
+    }
+
+    fn take_failure(&mut self, query: Query, now: f64) -> State {
+        match query {
+            // Slurm may know the node by another name.
+            Query::Node if self.node_name_index + 1 < self.node_names.len() => {
+                self.node_name_index += 1;
+                self.start_query(Query::Node, now)
+            }
+            Query::Config | Query::Node => {
+                self.node_name_index = 0;
+                (self.allocated, self.jobs) = (None, None);
+                State::Idle { due: now + RETRY_SECONDS }
+            }
+            Query::Jobs => {
+                self.jobs = None;
+                State::Idle { due: now + QUERY_SECONDS }
+            }
+            // The job has ended meanwhile, or may not be seen.
+            Query::Job { mut waiting, known } => {
+                if !waiting.is_empty() {
+                    waiting.remove(0);
+                }
+                self.next_job(waiting, known, now)
+            }
+        }
+    }
+
+    /// Queries the next job. After the last one, the jobs with GPUs are known.
+    fn next_job(&mut self, waiting: Vec<SlurmJob>, known: Vec<SlurmJob>, now: f64) -> State {
+        if !waiting.is_empty() {
+            return self.start_query(Query::Job { waiting, known }, now);
+        }
+        self.jobs = Some(known);
+        State::Idle { due: now + QUERY_SECONDS }
     }
 
     /// Returns the query in progress.
@@ -120,11 +210,24 @@ impl Slurm {
         }
     }
 
-    fn start_query(&self, is_config: bool, now: f64) -> State {
-        let node = self.node_names.get(self.node_name_index).map_or("", String::as_str);
-        let arguments: &[&str] = if is_config { &["show", "config"] } else { &["-d", "-o", "show", "node", node] };
-        match ChildProcess::start(&self.pool, &self.program, arguments, now, TIMEOUT_SECONDS) {
-            Some(child) => State::Querying { child, is_config },
+    fn node_name(&self) -> &str {
+        self.node_names.get(self.node_name_index).map_or("", String::as_str)
+    }
+
+    fn start_query(&self, query: Query, now: f64) -> State {
+        let node = self.node_name();
+        let (program, arguments): (_, &[&str]) = match &query {
+            Query::Config => (&self.program, &["show", "config"]),
+            Query::Node => (&self.program, &["-d", "-o", "show", "node", node]),
+            Query::Jobs => (&self.squeue, &["-h", "-t", "RUNNING", "-o", "%A %u", "-w", node]),
+            Query::Job { waiting, .. } => {
+                (&self.program, &["-d", "-o", "show", "job", waiting.first().map_or("", |job| &job.job)])
+            }
+        };
+        match ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
+            Some(child) => State::Querying { child, query },
+            // Without `squeue` the node is queried as before.
+            None if matches!(query, Query::Jobs) => State::Idle { due: now + QUERY_SECONDS },
             None => State::Idle { due: now + RETRY_SECONDS },
         }
     }
@@ -141,12 +244,16 @@ fn cluster_name(text: &str) -> Option<SafeText> {
     (!name.is_empty() && name != "(null)").then(|| SafeText::new(name))
 }
 
-/// Parses the indices in `GresUsed=gpu:h100:3(IDX:0-1,5)` in the output of `scontrol -d -o show node`. There may be
-/// several GPU types, with other resources between them. Returns `None` without `GresUsed`.
+/// Parses the indices in `GresUsed=gpu:h100:3(IDX:0-1,5)` in the output of `scontrol -d -o show node`. Returns `None` without
+/// `GresUsed`.
 fn allocated_gpus(text: &str) -> Option<Vec<u32>> {
-    let gres_used = text.split_whitespace().find_map(|word| word.strip_prefix("GresUsed="))?;
+    text.split_whitespace().find_map(|word| word.strip_prefix("GresUsed=")).map(gres_gpus)
+}
+
+/// Parses the indices in `gpu:h100:3(IDX:0-1,5)`. There may be several GPU types, with other resources between them.
+fn gres_gpus(gres: &str) -> Vec<u32> {
     let mut gpus = Vec::new();
-    let mut remaining = gres_used;
+    let mut remaining = gres;
     while let Some(start) = remaining.find("gpu:") {
         // An entry starts at the beginning or after a comma; `mps:gpu:` is another resource.
         let is_gpu_entry = start == 0 || remaining.as_bytes().get(start - 1) == Some(&b',');
@@ -161,7 +268,72 @@ fn allocated_gpus(text: &str) -> Option<Vec<u32>> {
         }
         remaining = after;
     }
-    Some(gpus)
+    gpus
+}
+
+/// Parses lines `3385 ann`: job ids and users.
+fn running_jobs(text: &str) -> Vec<SlurmJob> {
+    let job = |line: &str| {
+        let (job, user) = line.trim().split_once(' ')?;
+        let user = SafeText::new(user.trim());
+        is_number(job).then(|| SlurmJob { job: job.into(), user: Some(user), gpus: Vec::new() })
+    };
+    text.lines().filter_map(job).take(MAX_NODE_JOBS).collect()
+}
+
+/// Parses the GPUs of one node in the output of `scontrol -d -o show job`: `Nodes=hgx-[01-02] CPU_IDs=0-31 Mem=512000
+/// GRES=gpu:h100:2(IDX:0-1)`, for each group of nodes.
+fn job_gpus(text: &str, node: &str) -> Vec<u32> {
+    let mut is_node = false;
+    let mut gpus = Vec::new();
+    for word in text.split_whitespace() {
+        if let Some(nodes) = word.strip_prefix("Nodes=") {
+            is_node = hostlist_contains(nodes, node);
+        } else if let Some(gres) = word.strip_prefix("GRES=").filter(|_| is_node) {
+            gpus.extend(gres_gpus(gres));
+            is_node = false;
+        }
+    }
+    gpus.sort_unstable();
+    gpus.dedup();
+    gpus.truncate(MAX_GPUS as usize);
+    gpus
+}
+
+/// Whether a host list of Slurm, such as `hgx-[01-02,05],a6k-01`, contains a node.
+fn hostlist_contains(list: &str, node: &str) -> bool {
+    let (mut depth, mut start) = (0_u32, 0);
+    for (at, byte) in list.bytes().enumerate() {
+        match byte {
+            b'[' => depth += 1,
+            b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                if matches_hosts(&list[start..at], node) {
+                    return true;
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    matches_hosts(&list[start..], node)
+}
+
+/// Whether `hgx-[01-02,05]` stands for a node. A pattern may have several brackets.
+fn matches_hosts(pattern: &str, node: &str) -> bool {
+    let Some((prefix, rest)) = pattern.split_once('[') else { return pattern == node };
+    let (Some(node), Some((ranges, rest))) = (node.strip_prefix(prefix), rest.split_once(']')) else { return false };
+    ranges.split(',').any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        // Numbers have leading zeros, so the first one has the width of most; 9-10 has two widths.
+        (first.len()..=last.len()).any(|width| {
+            let Some((digits, after)) = node.split_at_checked(width) else { return false };
+            let numbers = (first.parse::<u64>(), digits.parse::<u64>(), last.parse::<u64>());
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            matches!(numbers, (Ok(first), Ok(number), Ok(last)) if is_number && (first..=last).contains(&number))
+                && matches_hosts(rest, after)
+        })
+    })
 }
 
 /// Parses `0-1,5`; `N/A` gives no numbers.
@@ -339,6 +511,53 @@ mod tests {
         assert_eq!(allocated_gpus("NodeName=x State=IDLE"), None);
     }
 
+    /// Output of Slurm 23.11 for a job on three nodes, shortened (slurm, src/api/job_info.c).
+    const JOB: &str = "JobId=3385 JobName=train UserId=ann(1000) GroupId=ann(1000) JobState=RUNNING NodeList=hgx-[01-03] \
+        JOB_GRES=gpu:h100:7 Nodes=hgx-[01-02] CPU_IDs=0-31 Mem=512000 GRES=gpu:h100:3(IDX:0-1,5) \
+        Nodes=hgx-03 CPU_IDs=0-15 Mem=256000 GRES=gpu:h100:1(IDX:7) MinCPUsNode=16 Features=(null)\n";
+
+    #[test]
+    fn the_gpus_of_a_job_on_this_node_are_parsed() {
+        for (node, expected) in [
+            ("hgx-01", &[0, 1, 5][..]),
+            ("hgx-02", &[0, 1, 5]),
+            ("hgx-03", &[7]),
+            ("hgx-04", &[]),
+            ("hgx-0", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(job_gpus(JOB, node), expected, "{node}");
+        }
+        assert_eq!(job_gpus("Nodes=a CPU_IDs=0 Mem=0 GRES= Nodes=b GRES=gpu:1(IDX:4)", "a"), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn host_lists_are_matched() {
+        for (list, inside, outside) in [
+            ("hgx-01", "hgx-01", "hgx-1"),
+            ("a,b[1,3-4],c", "b3", "b2"),
+            ("a,b[1,3-4],c", "c", "d"),
+            ("n[9-11]", "n10", "n010"),
+            ("n[009-011]", "n010", "n10"),
+            ("rack[1-2]node[01-04]", "rack2node03", "rack3node03"),
+            ("n[1-2]-ib", "n2-ib", "n2"),
+        ] {
+            assert!(hostlist_contains(list, inside), "{list} {inside}");
+            assert!(!hostlist_contains(list, outside), "{list} {outside}");
+        }
+        for broken in ["n[1-2", "n]1[", "[", "n[-]", "n[1-]", "ñ[1-2]", ""] {
+            assert!(!hostlist_contains(broken, "n1"), "{broken}");
+        }
+    }
+
+    #[test]
+    fn running_jobs_are_parsed_and_limited() {
+        let jobs = running_jobs("3385 ann\n x\nCLUSTER: lab\n3386   bob \n7 \n");
+        let names: Vec<_> = jobs.iter().map(|job| (job.job.as_str(), job.user.as_deref())).collect();
+        assert_eq!(names, [("3385", Some("ann")), ("3386", Some("bob"))]);
+        assert_eq!(running_jobs(&"7 ann\n".repeat(500)).len(), MAX_NODE_JOBS);
+    }
+
     #[test]
     fn the_cluster_name_is_parsed() {
         let config =
@@ -347,13 +566,17 @@ mod tests {
         assert_eq!(cluster_name("ClusterName = (null)\n"), None);
     }
 
+    /// Prints the file `jobs` beside it, and fails without one.
+    const SQUEUE: &str = "case $* in '-h -t RUNNING -o %A %u -w hgx-01') cat \"${0%/*}/jobs\" ;; *) exit 1 ;; esac";
+
     /// Uses this script as `scontrol`.
     fn with_scontrol(text: &str, node_names: &[&str]) -> (Slurm, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = write_script(folder.path(), "scontrol", text);
         let node_names = node_names.iter().map(|name| (*name).to_owned()).collect();
+        let squeue = ProgramPath::at(Some(write_script(folder.path(), "squeue", SQUEUE)));
         let program = ProgramPath::at(Some(program));
-        let slurm = Slurm { program, node_names, ..Slurm::new(BlockingPool::new()) };
+        let slurm = Slurm { program, node_names, squeue, ..Slurm::new(BlockingPool::new()) };
         (slurm, folder)
     }
 
@@ -364,6 +587,7 @@ mod tests {
             let update = slurm.advance(now, false);
             all.cluster = update.cluster.or(all.cluster);
             all.allocated = update.allocated.or(all.allocated);
+            all.jobs = update.jobs.or(all.jobs);
             if matches!(&slurm.state, State::Idle { due } if *due > now) {
                 return all;
             }
@@ -386,6 +610,51 @@ mod tests {
         assert_eq!(run_until_idle(&mut slurm, 61.0), SlurmUpdate::default(), "nothing has changed");
         let arguments = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
         assert_eq!(arguments, "show config\n-d -o show node hgx-01\n-d -o show node hgx-01\n");
+    }
+
+    #[test]
+    fn jobs_are_listed_when_the_allocation_changes_and_each_is_queried_once() {
+        let script = format!(
+            "case $* in 'show config') echo 'ClusterName = lab' ;; '-d -o show node hgx-01') cat \"$0.node\" ;; \
+             '-d -o show job 3385') echo '{JOB}' ;; \
+             '-d -o show job 3390') echo 'JobId=3390 Nodes=hgx-01 CPU_IDs=32 Mem=1 GRES=gpu:h100:1(IDX:2)' ;; \
+             *) exit 1 ;; esac; echo \"$*\" >>\"$0.calls\""
+        );
+        let (mut slurm, folder) = with_scontrol(&script, &["hgx-01"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let calls = || {
+            let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap_or_default();
+            calls.lines().filter(|line| line.contains("job")).count()
+        };
+        let job = |job: &str, user: &str, gpus: &[u32]| SlurmJob {
+            job: job.into(),
+            user: Some(user.into()),
+            gpus: gpus.to_vec(),
+        };
+        write("scontrol.node", "GresUsed=gpu:h100:3(IDX:0-1,5)");
+        // The second job has ended when it is queried.
+        write("jobs", "3385 ann\n3386 bob\n");
+        let ann = job("3385", "ann", &[0, 1, 5]);
+        assert_eq!(run_until_idle(&mut slurm, 1.0).jobs, Some(vec![ann.clone()]));
+        assert_eq!(run_until_idle(&mut slurm, 61.0), SlurmUpdate::default());
+        assert_eq!(calls(), 1, "an unchanged node is not listed again");
+        write("scontrol.node", "GresUsed=gpu:h100:4(IDX:0-2,5)");
+        write("jobs", "3385 ann\n3390 bob\n");
+        let both = vec![ann, job("3390", "bob", &[2])];
+        assert_eq!(run_until_idle(&mut slurm, 121.0).jobs, Some(both.clone()));
+        assert_eq!(calls(), 2, "the known job is not queried again");
+        assert_eq!(slurm.advance(122.0, true).jobs, Some(both));
+        // Ten minutes later they are listed again.
+        write("jobs", "3390 bob\n");
+        assert_eq!(run_until_idle(&mut slurm, 721.0).jobs, Some(vec![job("3390", "bob", &[2])]));
+        // A node without allocated GPUs has no jobs with GPUs, and no query is needed to know it.
+        write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
+        std::fs::remove_file(folder.path().join("jobs")).unwrap();
+        assert_eq!(run_until_idle(&mut slurm, 781.0).jobs, Some(vec![]));
+        // If squeue fails, the jobs are unknown and the allocation is not.
+        write("scontrol.node", "GresUsed=gpu:h100:1(IDX:4)");
+        assert_eq!(run_until_idle(&mut slurm, 841.0).allocated, Some(vec![4]));
+        assert_eq!((slurm.jobs, slurm.allocated), (None, Some(vec![4])));
     }
 
     #[test]

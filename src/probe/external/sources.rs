@@ -51,7 +51,7 @@ impl ExternalSources {
         self.jobs.advance(now);
         host.filesystems = self.filesystems.advance(now, resend, directories);
         let slurm = self.slurm.advance(now, resend);
-        (host.slurm_cluster, host.slurm_allocated_gpus) = (slurm.cluster, slurm.allocated);
+        (host.slurm_cluster, host.slurm_allocated_gpus, host.slurm_jobs) = (slurm.cluster, slurm.allocated, slurm.jobs);
     }
 
     /// Returns the name of the container or pod if it is known. `is_own`: the process belongs to the login user.

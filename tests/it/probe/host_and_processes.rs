@@ -3,7 +3,7 @@
 
 use super::harness::{Probe, Sleeper, TIMEOUT, own_namespace_command, process_row};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
-use gpufleet::wire::{Presence, ProcessReading, ProcessState, ReplyOutcome, Request, Snapshot};
+use gpufleet::wire::{Presence, ProcessReading, ProcessState, ReplyOutcome, Request, SlurmJob, Snapshot};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -355,6 +355,7 @@ fn descendants_and_log_file_of_a_gpu_process_are_reported() {
 const SCONTROL: &str = r#"#!/bin/sh
 case "$*" in
   'show config') echo 'ClusterName             = lab' ;;
+  '-d -o show job 3385') echo "JobId=3385 UserId=ann(1000) Nodes=$(uname -n | cut -d. -f1) CPU_IDs=0 Mem=0 GRES=gpu:h100:2(IDX:0-1)" ;;
   '-d -o show node '*) echo "NodeName=$5 Gres=gpu:h100:8 GresUsed=gpu:h100:2(IDX:0-1) State=MIXED" ;;
   *) exit 1 ;;
 esac
@@ -368,6 +369,9 @@ fn slurm_allocations_are_sent_when_scontrol_answers() {
     std::fs::write(&program, SCONTROL).expect("writes");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("may be run");
     let path = std::env::var("PATH").expect("a path");
+    let squeue = folder.path().join("squeue");
+    std::fs::write(&squeue, "#!/bin/sh\necho '3385 ann'\n").expect("writes");
+    std::fs::set_permissions(&squeue, std::fs::Permissions::from_mode(0o755)).expect("may be run");
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe"));
     command.env("PATH", format!("{}:{path}", folder.path().display()));
     command.arg("--nvml-library").arg(driver.library()).args(["--interval", "0.25"]);
@@ -379,11 +383,14 @@ fn slurm_allocations_are_sent_when_scontrol_answers() {
     });
     assert_eq!(snapshot.host.slurm_allocated_gpus, Some(vec![0, 1]));
     assert_eq!(cluster.as_deref(), Some("lab"));
+    let jobs = probe.wait_for("the jobs", |snapshot| snapshot.host.slurm_jobs.is_some()).host.slurm_jobs;
+    assert_eq!(jobs, Some(vec![SlurmJob { job: "3385".into(), user: Some("ann".into()), gpus: vec![0, 1] }]));
     // It is sent once, and again after a Resend request.
     assert_eq!(probe.snapshot().host.slurm_allocated_gpus, None);
     probe.request(&Request::Resend);
     let snapshot = probe.wait_for("the allocation again", |snapshot| snapshot.host.slurm_allocated_gpus.is_some());
     assert_eq!(snapshot.host.slurm_cluster.as_deref(), Some("lab"));
+    assert_eq!(snapshot.host.slurm_jobs, jobs);
 }
 
 #[test]
