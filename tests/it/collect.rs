@@ -7,6 +7,8 @@ use gpufleet::store::history::{Batch, GpuName, HostRow};
 use gpufleet::store::rollup::{GpuRow, StateSeconds};
 use gpufleet::store::{History, HistoryReader};
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -260,6 +262,62 @@ fn a_killed_collector_loses_nothing_that_was_written() {
         assert!(last >= seen, "round {round}: {last:?} {seen:?}");
         assert!(!collector.log().contains("damaged"), "{}", collector.log());
     }
+}
+
+/// A tmpfs in a mount namespace of the collector. Its folder stays open, so that the files can be read after the end.
+#[test]
+fn a_full_disk_delays_minutes_and_loses_none() {
+    if !crate::lab::has_root() {
+        return;
+    }
+    let lab = Lab::start(&[]);
+    let (disk, log) = (lab.path("disk"), lab.path("log"));
+    std::fs::create_dir(&disk).expect("creates");
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "/bin/sh", "-c"])
+        .arg("mount -t tmpfs -o size=8m tmpfs \"$1\" && exec \"$0\" collect --demo --demo-hosts 2 --demo-speed 60 --store \"$1/h.db\"")
+        .arg(program())
+        .arg(&disk)
+        .env("XDG_STATE_HOME", lab.path("state"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).expect("a log"));
+    let mut collector = CollectorProcess { child: command.spawn().expect("starts"), log };
+    collector.wait_for("the collector watches 2 hosts");
+    let inside = format!("/proc/{}/root{}", collector.child.id(), disk.display());
+    let folder = std::fs::File::open(&inside).expect("the folder of the tmpfs");
+    let on_disk = |name: &str| PathBuf::from(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()));
+    let mut filler = std::fs::File::create(on_disk("filler")).expect("creates");
+    let block = vec![0; 4096];
+    let full = loop {
+        if let Err(error) = filler.write_all(&block) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    let line = collector.wait_for("the disk is full");
+    let path = disk.join("h.db");
+    assert_eq!(
+        line,
+        format!(
+            "gpufleet: cannot write the history {}: the disk is full; free some space; the live data goes on",
+            path.display()
+        )
+    );
+    std::fs::remove_file(on_disk("filler")).expect("removes");
+    drop(filler);
+    collector.wait_for("gpufleet: the history is written again; no minute is lost");
+    assert_eq!(collector.end().0, Some(0), "{}", collector.log());
+    let copy = lab.path("copy.db");
+    std::fs::copy(on_disk("h.db"), &copy).expect("copies");
+    let (history, message) = History::open(&copy).expect("opens");
+    assert_eq!(message, None);
+    drop(history);
+    let reader = HistoryReader::open(&copy).expect("opens");
+    let last = reader.last_minute().expect("reads").expect("a minute");
+    let hosts = reader.host_totals(0, last + 60).expect("reads");
+    assert!(hosts.iter().all(|host| host.watched_seconds >= 120), "{hosts:?}");
 }
 
 #[test]
