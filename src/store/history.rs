@@ -36,6 +36,8 @@ const MINUTES_KEPT: u64 = 14 * DAY;
 const REST_KEPT: u64 = 2 * 365 * DAY;
 /// A step of the clock that is longer than this deletes nothing, because the clock may be wrong.
 const TRUSTED_STEP: u64 = DAY;
+/// How far back the late part of a minute may be, in an import.
+const RECENT: u64 = 3600;
 /// A finding that fires again within this time continues the earlier row.
 const FINDING_PAUSE: u64 = 1800;
 /// How long a reader waits for a writer that switches its log.
@@ -363,6 +365,8 @@ pub struct History {
     last: Option<u64>,
     /// The clock has jumped in this run, so nothing is deleted.
     has_jumped: bool,
+    /// For an import: the rows of recent minutes that it has written. Rows that existed before are kept.
+    imported: Option<BTreeSet<i64>>,
     _lock: FileLock,
 }
 
@@ -414,10 +418,17 @@ impl History {
             changed_quarters: BTreeSet::new(),
             last: None,
             has_jumped: false,
+            imported: None,
             _lock: lock,
         };
         history.resume().map_err(|error| HistoryError::of("write", path, &error))?;
         Ok((history, message))
+    }
+
+    /// From now on, minutes that the history has already are kept as they are, so that an import can be repeated. Otherwise
+    /// they are completed, as after a restart of the collector.
+    pub fn keep_existing_minutes(&mut self) {
+        self.imported = Some(BTreeSet::new());
     }
 
     fn connect(path: &Path) -> Result<Connection, HistoryError> {
@@ -574,8 +585,17 @@ impl History {
 
     /// Adds a minute. A minute that exists is completed, as after a restart within it; if that is impossible, the clock was
     /// set back, and the row that exists is kept. Returns whether the row was added.
-    fn add_gpu_minute(&self, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<bool> {
+    fn add_gpu_minute(&mut self, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<bool> {
         let earlier = read_gpu_row(&self.connection, "gpu_minute", start, gpu)?;
+        if let Some(imported) = &mut self.imported {
+            let id = row_id(start, gpu);
+            if earlier.is_some() && !imported.contains(&id) {
+                return Ok(false);
+            }
+            imported.insert(id);
+            // A part of a minute comes at most a few minutes late.
+            *imported = imported.split_off(&row_id(start.saturating_sub(RECENT), 0));
+        }
         match earlier {
             None => put_gpu_row(&self.connection, "gpu_minute", start, gpu, row).map(|()| true),
             // The minute of an import that is repeated.

@@ -146,6 +146,27 @@ fn a_repeated_minute_counts_the_use_by_jobs_once_also_without_readings_of_gpus()
 }
 
 #[test]
+fn a_repeated_import_keeps_minutes_that_came_in_parts() {
+    let (_folder, path) = path();
+    let import = || {
+        let mut history = open(&path);
+        history.keep_existing_minutes();
+        // The second part is late.
+        for (start, seconds) in [(T, 20.0), (T + 60, 60.0), (T, 10.0)] {
+            history.write(&batch(start, seconds)).expect("writes");
+        }
+    };
+    let busy = || {
+        let reader = HistoryReader::open(&path).expect("opens");
+        reader.gpu_totals(T, T + QUARTER, None).expect("reads")[0].1.row.states.busy
+    };
+    import();
+    assert_eq!(busy(), 90);
+    import();
+    assert_eq!(busy(), 90);
+}
+
+#[test]
 fn jobs_and_findings_continue_after_a_restart() {
     let (_folder, path) = path();
     let mut history = open(&path);

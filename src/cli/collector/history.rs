@@ -134,7 +134,8 @@ impl HistoryRecorder {
     }
 
     /// Creates a recorder that writes at once.
-    pub(in crate::cli) fn importing(history: History) -> (Self, ImportResult) {
+    pub(in crate::cli) fn importing(mut history: History) -> (Self, ImportResult) {
+        history.keep_existing_minutes();
         let result = ImportResult::default();
         (Self::with_sink(Sink::File(Box::new(history), result.clone())), result)
     }
