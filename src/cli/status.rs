@@ -188,8 +188,12 @@ enum RepeatStyle {
 impl RepeatStyle {
     fn of_stdout() -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+        // Without a terminal, crossterm starts `tput` twice.
+        if is_dumb || !io::stdout().is_terminal() {
+            return Self::Blocks;
+        }
         match crossterm::terminal::size() {
-            Ok((columns, rows)) if io::stdout().is_terminal() && !is_dumb && rows > 2 => Self::InPlace(columns, rows),
+            Ok((columns, rows)) if rows > 2 => Self::InPlace(columns, rows),
             _ => Self::Blocks,
         }
     }

@@ -519,6 +519,22 @@ fn free_wait_ends_when_a_gpu_becomes_free() {
     assert!(text.starts_with("hgx-01  1 free  GPU 0  "), "{text}");
 }
 
+#[test]
+fn status_without_a_terminal_starts_no_other_program() {
+    let home = Home::new();
+    let (tput, mark) = (home.path().join("tput"), home.path().join("started"));
+    std::fs::write(&tput, format!("#!/bin/sh\necho 80 >>'{}'\n", mark.display())).expect("writes");
+    std::fs::set_permissions(&tput, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("may be run");
+    let output = home
+        .command(&["status", "--demo", "--demo-hosts", "1"])
+        .env("PATH", home.path())
+        .env("TERM", "xterm-256color")
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!mark.exists(), "tput was started");
+}
+
 // `gpufleet doctor` and `clean`, and targets from the ssh configuration.
 
 fn text(output: &Output) -> String {
