@@ -46,6 +46,10 @@ impl App {
             }
             Action::Back => self.back(),
             Action::Enter => self.enter(now),
+            Action::NextFocus | Action::PreviousFocus if self.screen.stored_history().is_some() => {
+                let key = self.keymap().first_key(Action::Span).to_owned();
+                self.notify(format!("long spans show no processes; {key} chooses the span"), now);
+            }
             Action::NextFocus | Action::PreviousFocus => self.screen.next_focus(),
             Action::Overview => self.screen.show(View::Overview),
             Action::Wall => self.screen.show(View::Wall),
@@ -84,7 +88,10 @@ impl App {
             Action::NextProcess => self.show_adjacent_process(Action::Down),
             Action::PreviousProcess => self.show_adjacent_process(Action::Up),
             Action::Metric => self.screen.metric = self.screen.metric.next(),
-            Action::Span => self.screen.span = self.screen.span.next(),
+            Action::Span => {
+                let shows_store = self.screen.host_in_view().is_some() && self.stored_charts.has_store();
+                self.screen.span = self.screen.span.next(shows_store);
+            }
             Action::Unfold => self.screen.list.unfold(&self.derived.rows),
             Action::Fold => self.screen.list.fold(&self.derived.rows),
             Action::SortMenu => self.screen.sort_menu = true,
@@ -169,6 +176,14 @@ impl App {
                     self.screen.move_in_grid(action, &self.derived.visible_hosts, &layout);
                 }
             }
+            Mode::Host if self.screen.stored_history().is_some() => {
+                let step = match action {
+                    Action::Left => Action::Up,
+                    Action::Right => Action::Down,
+                    other => other,
+                };
+                self.screen.gpu = move_index(self.screen.gpu, step, self.gpus_in_view(), 1);
+            }
             Mode::Host => self.screen.move_among_gpus(action, self.gpus_in_view(), &self.derived.host_layout),
             Mode::Log => {
                 // The log is scrolled from its end: up is further back.
@@ -188,6 +203,7 @@ impl App {
                 self.screen.host = cursor.host;
             }
             Mode::Gpu => {
+                self.screen.wanted_gpu = None;
                 let step = match action {
                     Action::Left => Action::Up,
                     Action::Right => Action::Down,

@@ -17,15 +17,17 @@ use super::layout::{Density, HostLayout, ScreenLayout, compute_host_layout, comp
 use super::list_filter::ListFilter;
 use super::messages::{EventLog, StartupSummary};
 use super::palette::Palette;
-use super::screen::{Focus, HostVisibility, Screen, View, help_columns};
+use super::screen::{ChartSpan, Focus, HostVisibility, Screen, View, help_columns};
 use super::settings::{DisplaySettings, SettingsFile};
 use super::signals::Signals;
+use super::stored_charts::StoredCharts;
 use super::users::Users;
 use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
 use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition, UnusedReason};
 use crate::fleet::{
-    Fleet, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, Row, RowKey, Totals, UsageLedger,
+    Fleet, HistoryReply, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, Row, RowKey, Totals,
+    UsageLedger,
 };
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
@@ -62,6 +64,7 @@ pub struct App {
     pub(super) frozen: Option<Frozen>,
     pub(super) engine: Engine,
     pub(super) ledger: UsageLedger,
+    pub(super) stored_charts: StoredCharts,
 
     // The user's choices.
     pub(super) screen: Screen,
@@ -113,6 +116,7 @@ impl App {
             summary_basis: None,
             engine,
             ledger: UsageLedger::default(),
+            stored_charts: StoredCharts::default(),
             screen: Screen::default(),
             list_filter: ListFilter::default(),
             host_visibility: HostVisibility::default(),
@@ -142,7 +146,14 @@ impl App {
     pub fn update(&mut self, event: Event, now: Moment) -> Vec<Effect> {
         self.now = now;
         let is_host_update = matches!(event, Event::Host(..));
-        let effects = self.apply_event(event, now);
+        // The event loop reports these while it performs an effect, and performs no further ones.
+        let takes_effects = !matches!(event, Event::Resized(..) | Event::ActionFinished(_));
+        let mut effects = self.apply_event(event, now);
+        self.screen.end_stored_history();
+        self.select_wanted_gpu();
+        if takes_effects {
+            effects.extend(self.request_history(now));
+        }
         if !is_host_update {
             let findings = std::mem::take(&mut self.changes.findings);
             self.update_derived_state(Changes { readings: false, findings });
@@ -161,6 +172,7 @@ impl App {
                 return vec![Effect::Repaint];
             }
             Event::Host(id, update) => return self.apply_host_update(id, *update, now),
+            Event::HistoryRead(reply) => self.take_history(reply, now),
             Event::Prompted(prompt) => {
                 let opens_at_once = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
                 self.prompts.add(prompt, opens_at_once, now);
@@ -187,7 +199,11 @@ impl App {
             return self.receive_signal_reply(id, reply, now);
         }
         let fleet = self.frozen.as_mut().map_or(&mut self.fleet, |frozen| &mut frozen.live);
-        match fleet.apply(id, update, now) {
+        let change = fleet.apply(id, update, now);
+        if change == HostChange::FirstData {
+            self.stored_charts.host_reported(id);
+        }
+        match change {
             HostChange::Nothing => Vec::new(),
             HostChange::Link | HostChange::Data | HostChange::FirstData => {
                 let transitions = self.engine.evaluate_host(fleet, id, now);
@@ -195,6 +211,59 @@ impl App {
                     self.refresh_host(id, now);
                 }
                 self.apply_transitions(&transitions)
+            }
+        }
+    }
+
+    /// Tells the app that a store of a collector answers [`Effect::ReadHistory`].
+    pub fn offer_history(&mut self) {
+        self.stored_charts.set_store(true);
+    }
+
+    /// Opens the history of a host, or of its GPU with this index, over one day.
+    pub fn open_history(&mut self, id: HostId, gpu: Option<u32>) {
+        self.screen.span = ChartSpan::Day;
+        if self.enter_host(id)
+            && let Some(index) = gpu
+        {
+            self.screen.gpu = index as usize;
+            self.screen.enter(View::Gpu(id, index as usize));
+            self.screen.wanted_gpu = Some(index);
+        }
+        self.update_derived_state(Changes::default());
+    }
+
+    /// Returns the histories of the store.
+    pub fn stored_charts(&self) -> &StoredCharts {
+        &self.stored_charts
+    }
+
+    fn take_history(&mut self, reply: HistoryReply, now: Moment) {
+        if let Some((id, earlier)) = self.stored_charts.take(reply, now) {
+            let fleet = self.frozen.as_mut().map_or(&mut self.fleet, |frozen| &mut frozen.live);
+            fleet.fill_history(id, &earlier, now);
+            if self.frozen.is_none() {
+                self.refresh_host(id, now);
+            }
+        }
+    }
+
+    /// Requests the next history, if one is due.
+    fn request_history(&mut self, now: Moment) -> Option<Effect> {
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        self.stored_charts.next_request(&self.screen, fleet, now).map(Effect::ReadHistory)
+    }
+
+    /// Selects the GPU of the command line as soon as its position is known.
+    fn select_wanted_gpu(&mut self) {
+        let (Some(index), Some((id, Some(_)))) = (self.screen.wanted_gpu, self.screen.stored_history()) else { return };
+        let Some(host) = self.fleet.host(id) else { return };
+        let gpus = self.stored_charts.gpus(host, self.screen.span);
+        if let Some(position) = gpus.iter().position(|gpu| gpu.index == index) {
+            self.screen.gpu = position;
+            self.screen.replace(View::Gpu(id, position));
+            if host.inventory.is_some() {
+                self.screen.wanted_gpu = None;
             }
         }
     }
@@ -519,7 +588,11 @@ impl App {
     }
 
     pub(super) fn gpus_in_view(&self) -> usize {
-        self.host_in_view().map_or(0, |host| self.gpu_count(host.id.0 as usize))
+        let Some(host) = self.host_in_view() else { return 0 };
+        match self.screen.stored_history() {
+            Some(_) => self.stored_charts.gpus(host, self.screen.span).len(),
+            None => self.gpu_count(host.id.0 as usize),
+        }
     }
 
     pub(super) fn gpu_count(&self, host: usize) -> usize {

@@ -2,7 +2,7 @@
 
 use super::action::Action;
 use crate::diagnosis::FindingNotification;
-use crate::fleet::{HostId, HostUpdate};
+use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate};
 use crate::ssh::prompt::{Answer, Prompt, PromptId};
 use crate::wire::{Request, SafeText};
 use crossterm::event::{KeyEvent, MouseEvent};
@@ -23,6 +23,8 @@ pub enum Event {
     Resized(u16, u16),
     /// A host task sent an update.
     Host(HostId, Box<HostUpdate>),
+    /// A request for a stored history was answered.
+    HistoryRead(HistoryReply),
     /// SSH needs an answer from the user.
     Prompted(Prompt),
     /// A prompt no longer needs an answer.
@@ -52,6 +54,8 @@ pub enum Effect {
     SetInterval(Duration),
     /// Send a request to a host's probe.
     Request(HostId, Request),
+    /// Request a history from the store; the answer is [`Event::HistoryRead`].
+    ReadHistory(HistoryQuery),
     /// Send notifications about findings to the configured hooks and the desktop.
     Notify(Vec<FindingNotification>),
     /// Save the state of the diagnosis engine now.

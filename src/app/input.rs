@@ -177,6 +177,7 @@ impl App {
                 let list_rows = self.derived.screen_layout.list_rows;
                 body.saturating_sub(list_rows)..body
             }
+            View::Host(_) if self.screen.stored_history().is_some() => return None,
             View::Host(_) => {
                 let layout = &self.derived.host_layout;
                 let start = layout.facts_rows + layout.gpu_rows() + layout.detail_rows;
@@ -254,6 +255,7 @@ impl App {
         }
         match self.screen.view() {
             View::Overview => self.target_in_overview(column, row, body),
+            View::Host(_) if self.screen.stored_history().is_some() => None,
             View::Host(_) => self.target_in_host_view(column, row),
             View::Processes => {
                 let (rows, _) = processes_layout(body);

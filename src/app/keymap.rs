@@ -176,7 +176,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     &[Process], [char(']')], Action::NextProcess, "]", "show the next process", Some("next process");
     &[Process], [char('[')], Action::PreviousProcess, "[", "show the previous process", Some("previous");
     &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: next metric (GPU, memory, power, ...)", Some("metric");
-    CHARTS, [char('w')], Action::Span, "w", "charts: next span (2 minutes to 2 hours)", Some("span");
+    CHARTS, [char('w')], Action::Span, "w", "charts: next span (2m to 2h; 1y with a collector)", Some("span");
     &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "connect to this host now", Some("retry");
     &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log of this host", Some("log");
     WITH_SELECTION, [char('s')], Action::Shell, "s", "open a shell on the host", None;

@@ -32,6 +32,7 @@ pub mod screen;
 mod settings;
 mod signal_actions;
 pub mod signals;
+mod stored_charts;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod users;
@@ -56,5 +57,6 @@ pub use screen::{
 };
 pub use settings::{ColorDepth, DisplaySettings, SettingsFile, ThemeChoice};
 pub use signals::SignalTarget;
+pub use stored_charts::{HistoryGpu, StoredChart, StoredCharts};
 pub use users::{UnheldGpus, Users};
 pub use view_state::{VIEW_STATE_VERSION, ViewState};

@@ -4,7 +4,7 @@ use super::action::Action;
 use super::help::HelpDialog;
 use super::layout::{GridLayout, HostLayout, LIST_FRAME_ROWS, ScreenLayout, processes_layout};
 use super::wall::WallCursor;
-use crate::fleet::{FoldState, GpuMetric, Group, HostId, JobKey, ListOrder, ListRow, RowKey, SortKey};
+use crate::fleet::{FoldState, GpuMetric, Group, HostId, JobKey, ListOrder, ListRow, RowKey, SortKey, StoredMetric};
 use crate::wire::SafeText;
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -77,6 +77,8 @@ pub struct Screen {
     pub grid_top: u16,
     /// Position of the selected GPU in the view of a host.
     pub gpu: usize,
+    /// The index of the GPU to select as soon as its position is known.
+    pub(super) wanted_gpu: Option<u32>,
     /// The first visible line of the view of a process.
     pub process_top: usize,
     /// Rows of the SSH log below the screen.
@@ -129,6 +131,25 @@ impl Screen {
     /// Returns the focus.
     pub fn focus(&self) -> Focus {
         self.focus
+    }
+
+    /// Returns the host whose stored history is shown, and the position of its GPU in the view of one GPU.
+    pub fn stored_history(&self) -> Option<(HostId, Option<usize>)> {
+        match self.view {
+            View::Host(id) if self.span.is_stored() => Some((id, None)),
+            View::Gpu(id, position) if self.span.is_stored() => Some((id, Some(position))),
+            _ => None,
+        }
+    }
+
+    /// Ends long spans outside of the views that show them.
+    pub(super) fn end_stored_history(&mut self) {
+        if self.view.host().is_none() {
+            self.span = self.span.without_store();
+        } else if self.span.is_stored() {
+            // The list is not on the screen.
+            self.focus = Focus::Panes;
+        }
     }
 
     /// Returns whether the list has the focus.
@@ -542,6 +563,23 @@ impl Metric {
         }
     }
 
+    /// Returns the metric of the store that charts of long spans show. The store has no memory bandwidth; the share of the
+    /// time in which the GPU was held takes its place.
+    pub fn stored(self) -> StoredMetric {
+        match self {
+            Self::Utilization => StoredMetric::Utilization,
+            Self::MemoryBusy => StoredMetric::Held,
+            Self::Memory => StoredMetric::Memory,
+            Self::Power => StoredMetric::Power,
+            Self::Temperature => StoredMetric::Temperature,
+        }
+    }
+
+    /// Returns the name on the screen in charts of long spans.
+    pub fn stored_word(self) -> &'static str {
+        if self == Self::MemoryBusy { "held" } else { self.word() }
+    }
+
     /// Returns the time series of the metric.
     pub fn series(self) -> GpuMetric {
         match self {
@@ -564,18 +602,62 @@ pub enum ChartSpan {
     TenMinutes,
     /// One hour. Older points are ten-second means.
     Hour,
-    /// Two hours, the whole history.
+    /// Two hours, everything that this program remembers.
     TwoHours,
+    /// Six hours, from the store of a collector, as all longer ones.
+    SixHours,
+    /// One day.
+    Day,
+    /// One week.
+    Week,
+    /// 30 days.
+    Month,
+    /// One year.
+    Year,
 }
 
 impl ChartSpan {
     /// All spans, in the order of the key `w`.
-    pub const ALL: [Self; 4] = [Self::TwoMinutes, Self::TenMinutes, Self::Hour, Self::TwoHours];
+    pub const ALL: [Self; 9] = [
+        Self::TwoMinutes,
+        Self::TenMinutes,
+        Self::Hour,
+        Self::TwoHours,
+        Self::SixHours,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
 
-    /// Returns the next one; the first follows the last.
+    /// Returns the next one; the first follows the last. Spans that need a store are left out unless there is one.
     #[must_use]
-    pub fn next(self) -> Self {
-        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    pub fn next(self, has_store: bool) -> Self {
+        let next = Self::ALL[(self as usize + 1) % Self::ALL.len()];
+        if next.is_stored() && !has_store { Self::TwoMinutes } else { next }
+    }
+
+    /// Returns whether its points come from the store of a collector.
+    pub fn is_stored(self) -> bool {
+        self as usize > Self::TwoHours as usize
+    }
+
+    /// Returns this span, or the longest one that needs no store.
+    #[must_use]
+    pub fn without_store(self) -> Self {
+        if self.is_stored() { Self::TwoHours } else { self }
+    }
+
+    /// Returns the seconds of one point of the store: between 130 and 190 points fill a chart.
+    pub fn step_seconds(self) -> u64 {
+        match self {
+            Self::TwoMinutes | Self::TenMinutes | Self::Hour | Self::TwoHours => 60,
+            Self::SixHours => 120,
+            Self::Day => 600,
+            Self::Week => 3600,
+            Self::Month => 4 * 3600,
+            Self::Year => 2 * 86_400,
+        }
     }
 
     /// Returns the duration.
@@ -585,6 +667,11 @@ impl ChartSpan {
             Self::TenMinutes => 600,
             Self::Hour => 3600,
             Self::TwoHours => 7200,
+            Self::SixHours => 6 * 3600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
         })
     }
 
@@ -595,6 +682,11 @@ impl ChartSpan {
             Self::TenMinutes => "10m",
             Self::Hour => "1h",
             Self::TwoHours => "2h",
+            Self::SixHours => "6h",
+            Self::Day => "1d",
+            Self::Week => "7d",
+            Self::Month => "30d",
+            Self::Year => "1y",
         }
     }
 
@@ -605,6 +697,11 @@ impl ChartSpan {
             Self::TenMinutes => "5m",
             Self::Hour => "30m",
             Self::TwoHours => "1h",
+            Self::SixHours => "3h",
+            Self::Day => "12h",
+            Self::Week => "84h",
+            Self::Month => "15d",
+            Self::Year => "6mo",
         }
     }
 }
@@ -621,11 +718,25 @@ pub struct HostVisibility {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::HistoryQuery;
 
     #[test]
     fn next_returns_to_the_first_metric_and_span() {
         let metric = Metric::ALL.iter().fold(Metric::default(), |metric, _| metric.next());
-        let span = ChartSpan::ALL.iter().fold(ChartSpan::default(), |span, _| span.next());
+        let span = ChartSpan::ALL.iter().fold(ChartSpan::default(), |span, _| span.next(true));
         assert_eq!((metric, span), (Metric::default(), ChartSpan::default()));
+        assert_eq!((0..4).fold(ChartSpan::default(), |span, _| span.next(false)), ChartSpan::default());
+    }
+
+    #[test]
+    fn the_store_can_serve_every_span() {
+        for span in ChartSpan::ALL {
+            let query = HistoryQuery {
+                span_seconds: span.duration().as_secs(),
+                step_seconds: span.step_seconds(),
+                ..HistoryQuery::default()
+            };
+            assert!(query.is_valid(), "{span:?}");
+        }
     }
 }

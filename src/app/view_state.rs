@@ -79,7 +79,7 @@ impl App {
             pinned: names(&self.host_visibility.pinned),
             density: self.density.word().to_owned(),
             metric: self.screen.metric.word().to_owned(),
-            span: self.screen.span.word().to_owned(),
+            span: self.screen.span.without_store().word().to_owned(),
         }
     }
 
@@ -105,7 +105,7 @@ impl App {
         self.density = density.unwrap_or(self.density);
         let metric = Metric::ALL.into_iter().find(|metric| metric.word() == view_state.metric);
         self.screen.metric = metric.unwrap_or(self.screen.metric);
-        let span = ChartSpan::ALL.into_iter().find(|span| span.word() == view_state.span);
+        let span = ChartSpan::ALL.into_iter().find(|span| !span.is_stored() && span.word() == view_state.span);
         self.screen.span = span.unwrap_or(self.screen.span);
         if let Some((_, view)) = VIEWS.into_iter().find(|(word, _)| *word == view_state.view) {
             self.screen.show(view);

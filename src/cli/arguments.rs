@@ -60,6 +60,8 @@ pub enum Command {
     Collect(CollectArgs),
     /// Print who used the GPUs, from the history of the collector; does not connect; see docs/collector.md.
     Report(ReportArgs),
+    /// Show the history of a host or GPU on the screen over hours, days and weeks; see docs/collector.md.
+    History(HistoryArgs),
     /// Connect standard input and output to the collector on this machine, for gpufleet --collector.
     Relay(RelayArgs),
     /// Check the connection to each host step by step and suggest how to repair it.
@@ -310,6 +312,40 @@ pub struct ReportArgs {
     pub store: Option<PathBuf>,
 }
 
+/// Options of `history`.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The host, or one of its GPUs by its index.
+    #[arg(value_name = "HOST[:GPU]")]
+    pub host: String,
+    /// A hosts.toml, as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// The file of the history [default: history.db in the state directory; that of the collector with --collector].
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
+    /// Options of the screen.
+    #[command(flatten)]
+    pub screen: ScreenArgs,
+}
+
+impl HistoryArgs {
+    /// Returns the host and the index of its GPU.
+    pub fn host_and_gpu(&self) -> (&str, Option<u32>) {
+        // `[::1]`, `user@host:22` and `ssh://host:22` are targets, as everywhere.
+        let parts = self.host.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(['@', '/', ':']));
+        match parts.and_then(|(host, gpu)| Some((host, gpu.parse().ok()?))) {
+            Some((host, gpu)) => (host, Some(gpu)),
+            None => (&self.host, None),
+        }
+    }
+
+    /// Returns the targets, of which the last one is the host.
+    pub fn all_targets(&self) -> Vec<String> {
+        self.targets.iter().cloned().chain([self.host_and_gpu().0.to_owned()]).collect()
+    }
+}
+
 /// The subject of a row of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReportBy {
@@ -546,6 +582,7 @@ impl Command {
             Self::Why(why) => why.targets(),
             Self::Record(record) => &record.targets,
             Self::Collect(collect) => &collect.targets,
+            Self::History(history) => &history.targets,
             Self::Doctor(DoctorArgs { targets, .. }) | Self::Clean(HostsArgs { targets }) => targets,
             Self::Report(_)
             | Self::Relay(_)
@@ -566,6 +603,7 @@ impl Command {
             Self::Record(_) => "record",
             Self::Collect(_) => "collect",
             Self::Report(_) => "report",
+            Self::History(_) => "history",
             Self::Relay(_) => "relay",
             Self::Doctor(_) => "doctor",
             Self::Clean(_) => "clean",
@@ -634,9 +672,10 @@ impl Cli {
             );
         }
         let Some(command) = &self.command else { return Ok(()) };
-        let takes_collector = matches!(command, Command::Status(_) | Command::Free(_) | Command::Findings(_));
+        let takes_collector =
+            matches!(command, Command::Status(_) | Command::Free(_) | Command::Findings(_) | Command::History(_));
         if global.collector.is_some() && !takes_collector {
-            let hint = "the screen, `status`, `free` and `findings` take --collector";
+            let hint = "the screen, `status`, `free`, `findings` and `history` take --collector";
             return error(format!("`{}` does not take --collector", command.name()), hint);
         }
         if let Some(option) = first(&screen_options) {
@@ -649,6 +688,13 @@ impl Cli {
             );
         }
         match command {
+            Command::History(HistoryArgs { store: Some(_), .. }) if global.collector.is_some() => error(
+                "--collector shows the history of the collector and does not take --store".to_owned(),
+                "leave one of them out",
+            ),
+            Command::History(HistoryArgs { store: None, .. }) if global.demo => {
+                error("the simulated fleet has no history".to_owned(), "name the file of a history with --store")
+            }
             Command::Collect(CollectArgs { per_process: true, metrics: None, .. }) => {
                 error("--per-process adds metrics".to_owned(), "add --metrics")
             }

@@ -75,6 +75,10 @@ fn valid_command_lines_are_accepted() {
         "report",
         "doctor --unattended lab.toml",
         "report lab.toml --since 4w --until 2026-11-20 --by host --csv --gpu-hour H100=2.5 --kwh 0.3",
+        "history hgx-01:3",
+        "history hgx-01 hosts.toml --store lab.db --theme dark",
+        "--collector lab-head history hgx-01:3",
+        "--demo history hgx-01 --store lab.db",
         "explain",
         "explain stuck-spin",
         "--version",
@@ -102,6 +106,11 @@ fn conflicting_options_are_rejected() {
         ("status --csv --replay lab.jsonl gpu1", "--replay prints a recording and does not take TARGET"),
         ("--demo status --csv --replay lab.jsonl", "--replay prints a recording and does not take --demo"),
         ("status --csv --replay r -i k", "--replay prints a recording and does not take --identity-file"),
+        ("--demo history hgx-01", "the simulated fleet has no history"),
+        (
+            "history hgx-01 --store lab.db --collector lab-head",
+            "--collector shows the history of the collector and does not take --store",
+        ),
         ("free --same-host", "--same-host needs a number of GPUs"),
         ("--demo free gpu1", "--demo simulates its hosts and does not take a TARGET"),
         ("--theme dark status", "--theme applies only to the screen"),
@@ -181,6 +190,7 @@ fn a_subcommand_after_a_target_is_parsed_as_a_target() {
             "record",
             "collect",
             "report",
+            "history",
             "relay",
             "doctor",
             "clean",
@@ -214,5 +224,22 @@ fn sizes_are_in_binary_units() {
     }
     for text in ["", "G", "-1G", "40K", "nanG", "40G5", "1e99G"] {
         assert!(size(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_history_is_of_a_host_or_of_its_gpu() {
+    for (word, host, gpu) in [
+        ("hgx-01", "hgx-01", None),
+        ("hgx-01:3", "hgx-01", Some(3)),
+        ("hgx-01:x", "hgx-01:x", None),
+        ("alice@hgx-01:22", "alice@hgx-01:22", None),
+        ("ssh://hgx-01:22", "ssh://hgx-01:22", None),
+        ("[::1]:22", "[::1]:22", None),
+    ] {
+        let cli = Cli::try_parse_from(["gpufleet", "history", word, "lab.toml"]).expect("parses");
+        let Some(Command::History(history)) = cli.command else { panic!("{word}") };
+        assert_eq!(history.host_and_gpu(), (host, gpu), "{word}");
+        assert_eq!(history.all_targets(), ["lab.toml", host], "{word}");
     }
 }

@@ -9,6 +9,7 @@ use super::metrics_server::MetricsServer;
 use super::replay::{Replay, ReplayError};
 use super::shared_fleet::SharedFleet;
 use super::{CommandError, print};
+use crate::share::HistoryService;
 use crate::store::{Directories, History, HistoryError, HistoryWriter};
 use crate::wire::SafeText;
 use crate::wire::format::io_cause;
@@ -35,11 +36,15 @@ pub async fn run(
         (_, store) => start_history(store.as_deref())?,
     };
     let clock = setup.clock;
+    let service = match &history {
+        Some(_) => Some(HistoryService::new(history_path(arguments.store.as_deref())?)),
+        None => None,
+    };
     let mut collector = Collector::start(setup, read_hosts(global, &arguments.targets))?;
     if let Some(history) = history {
         collector.state.observe(history);
     }
-    if let Some(shared) = SharedFleet::start(arguments, simulated, clock.now(), collector.reader())? {
+    if let Some(shared) = SharedFleet::start(arguments, simulated, clock, service, collector.reader())? {
         collector.state.observe(shared);
     }
     let _metrics = MetricsServer::of_collector(arguments, collector.reader()).await?;

@@ -95,6 +95,7 @@ impl CollectorAnswer {
                 }
                 ViewerEvent::Collector(_)
                 | ViewerEvent::HostsChanged
+                | ViewerEvent::History(_)
                 | ViewerEvent::Complete
                 | ViewerEvent::Refused(..) => {}
             }

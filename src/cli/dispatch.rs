@@ -35,7 +35,15 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
             run_to_completion(runtime, async {
                 let mut setup = CommandContext::new(&cli.global, hosts, Interaction::Ask);
                 setup.collector = collector;
-                tui::event_loop::run(setup, &cli.screen).await
+                tui::event_loop::run(setup, &cli.screen, None).await
+            })
+        }
+        Some(Command::History(arguments)) => {
+            let (hosts, collector, runtime) = prepare(cli, &arguments.all_targets(), HostSelectionError::for_tui)?;
+            run_to_completion(runtime, async {
+                let mut setup = CommandContext::new(&cli.global, hosts, Interaction::Ask);
+                setup.collector = collector;
+                tui::event_loop::run(setup, &arguments.screen, Some(arguments)).await
             })
         }
         Some(Command::Relay(arguments)) => relay::run(arguments),
@@ -83,6 +91,7 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             Command::Record(arguments) => record::run(setup, arguments).await,
             Command::Doctor(_)
             | Command::Report(_)
+            | Command::History(_)
             | Command::Relay(_)
             | Command::Init(_)
             | Command::Explain(_)

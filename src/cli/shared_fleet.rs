@@ -5,8 +5,8 @@ use super::arguments::CollectArgs;
 use super::collector::{Applied, CollectorState, EndFuture, Observer, StateReader};
 use super::exit::warn;
 use crate::diagnosis::Transition;
-use crate::fleet::{HostId, HostUpdate, Moment};
-use crate::share::{BoundSocket, Hub, SocketGroup, default_socket, serve};
+use crate::fleet::{Clock, HostId, HostUpdate, Moment};
+use crate::share::{BoundSocket, HistoryService, Hub, SocketGroup, default_socket, serve};
 use crate::store::Directories;
 use crate::wire::SafeText;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl SharedFleet {
-    /// Offers the socket and serves viewers. Returns `None`, with a warning, if the usual socket cannot be offered: the
+    /// Offers the socket and serves viewers, who may read the history if there is one. Returns `None`, with a warning, if the usual socket cannot be offered: the
     /// collector does its other work. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -45,7 +45,8 @@ impl SharedFleet {
     pub(super) fn start(
         arguments: &CollectArgs,
         simulated: bool,
-        started: Moment,
+        clock: Clock,
+        history: Option<HistoryService>,
         reader: StateReader,
     ) -> Result<Option<Self>, CommandError> {
         let group = arguments.socket_group.as_deref().map(SocketGroup::find).transpose();
@@ -78,9 +79,11 @@ impl SharedFleet {
         }
         warn(&format!("viewers connect to {}", SafeText::new(&socket.path().to_string_lossy())));
         let host_name = SafeText::from_bytes(rustix::system::uname().nodename().to_bytes());
-        let hub = SharedHub(Arc::new(Mutex::new(Hub::new(host_name, simulated, started))));
+        let hub = SharedHub(Arc::new(Mutex::new(
+            Hub::new(host_name, simulated, clock.now()).with_history(history.is_some()),
+        )));
         let joining = hub.clone();
-        let server = tokio::spawn(serve(socket, move |viewer, audience| {
+        let server = tokio::spawn(serve(socket, history.map(|service| (service, clock)), move |viewer, audience| {
             let (reader, hub) = (reader.clone(), joining.clone());
             async move {
                 reader

@@ -8,8 +8,10 @@ use super::error;
 use super::host_tasks::HostTasks;
 use super::remote_command::{CommandEnd, OpenChannel, Progress, RemoteCommand, Source};
 use crate::config::HostConfig;
-use crate::fleet::{Clock, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
-use crate::share::{CollectorInfo, Demultiplexer, HostInfo, MAX_FRAME_BYTES, RefusalKind, ViewerEvent, ViewerHello};
+use crate::fleet::{Clock, HistoryQuery, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
+use crate::share::{
+    CollectorInfo, Demultiplexer, HostInfo, MAX_FRAME_BYTES, RefusalKind, ViewerEvent, ViewerHello, encode_query,
+};
 use crate::ssh::transport::Exit;
 use crate::wire::codec::LineBuffer;
 use crate::wire::{Request, SafeText};
@@ -46,6 +48,10 @@ const OWN_SESSION_IDLE: Duration = Duration::from_secs(120);
 /// A request is sent within this time, or refused: a signal must not be sent when nobody expects it any more, for example
 /// because a prompt was open meanwhile. The screen waits longer for a reply.
 const SEND_LIMIT: Duration = Duration::from_secs(25);
+/// Requests for histories, and their answers, that may wait.
+const WAITING_QUERIES: usize = 16;
+/// Time limit for sending a request to the relay.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// The delays before the connections after a failure: they double from the first to the last.
 const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
@@ -104,6 +110,16 @@ impl Relay {
     /// The diagnosis according to the lines.
     pub fn into_demultiplexer(self) -> Demultiplexer {
         self.demultiplexer
+    }
+
+    /// Requests a history. If the connection has ended, [`Relay::next`] says so.
+    async fn request_history(&mut self, query: &HistoryQuery) {
+        let line = encode_query(query).unwrap_or_default();
+        let write = async {
+            let _ = self.remote.stdin.write_all(&line).await;
+            let _ = self.remote.stdin.flush().await;
+        };
+        let _late = timeout(WRITE_LIMIT, write).await;
     }
 
     /// Waits for the next line. Cancel safe.
@@ -231,6 +247,8 @@ pub struct RelayRoute {
 pub struct RelayedHosts {
     commands: mpsc::Sender<(HostId, Command)>,
     retry: mpsc::Sender<()>,
+    queries: mpsc::Sender<HistoryQuery>,
+    has_history: bool,
     _tasks: JoinSet<()>,
 }
 
@@ -242,8 +260,11 @@ impl RelayedHosts {
         first: Vec<(HostId, HostUpdate)>,
         hosts: &[Arc<HostConfig>],
         route: RelayRoute,
-    ) -> (Self, HostUpdates) {
+    ) -> (Self, HostUpdates, mpsc::Receiver<HistoryReply>) {
         let (updates, receiver) = update_channel(WAITING_UPDATES);
+        let (queries, queried) = mpsc::channel(WAITING_QUERIES);
+        let (histories, answers) = mpsc::channel(WAITING_QUERIES);
+        let has_history = relay.info().is_some_and(|info| info.history);
         let (commands, orders) = mpsc::channel(WAITING_COMMANDS);
         let (retry, retries) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
@@ -253,12 +274,25 @@ impl RelayedHosts {
             hosts: hosts.to_vec(),
             route: route.clone(),
             retries,
+            queries: queried,
+            histories,
         };
         tasks.spawn(async move {
             let _receiver_dropped = follower.run(relay, first).await;
         });
         tasks.spawn(act(hosts.to_vec(), route, shared, updates, orders));
-        (Self { commands, retry, _tasks: tasks }, receiver)
+        (Self { commands, retry, queries, has_history, _tasks: tasks }, receiver, answers)
+    }
+
+    /// Whether the collector answers requests for histories. Earlier versions ignore them.
+    pub fn has_history(&self) -> bool {
+        self.has_history
+    }
+
+    /// Requests a history without waiting. Returns `false` if too many requests wait. Without a connection, the request
+    /// waits for the next one.
+    pub fn request_history(&self, query: HistoryQuery) -> bool {
+        self.queries.try_send(query).is_ok()
     }
 
     /// Sends a command without waiting. A retry connects to the collector now; the interval belongs to the collector.
@@ -278,6 +312,8 @@ struct Follower {
     senders: Vec<UpdateSender>,
     route: RelayRoute,
     retries: mpsc::Receiver<()>,
+    queries: mpsc::Receiver<HistoryQuery>,
+    histories: mpsc::Sender<HistoryReply>,
 }
 
 impl Follower {
@@ -329,7 +365,14 @@ impl Follower {
     async fn follow(&mut self, mut relay: Relay) -> Result<LinkError, ReceiverDropped> {
         let mut is_silent = false;
         loop {
-            let events = match timeout(STALE, relay.next(self.route.clock)).await {
+            let next = tokio::select! {
+                next = timeout(STALE, relay.next(self.route.clock)) => next,
+                Some(query) = self.queries.recv() => {
+                    relay.request_history(&query).await;
+                    continue;
+                }
+            };
+            let events = match next {
                 Ok(Ok(events)) => events,
                 Ok(Err(error)) => return Ok(error),
                 Err(_) => {
@@ -352,6 +395,8 @@ impl Follower {
                             self.send(id, HostUpdate::Down { error, retry_at: None, attempt: 1 }).await?;
                         }
                     }
+                    // The screen asks again if it takes too few answers.
+                    ViewerEvent::History(reply) => drop(self.histories.try_send(reply)),
                     // The screen has its own diagnosis.
                     ViewerEvent::Collector(_)
                     | ViewerEvent::HostsChanged

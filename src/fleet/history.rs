@@ -14,9 +14,9 @@ use std::time::Duration;
 pub const MEAN_SECONDS: u64 = 10;
 /// Maximum number of processes with a history. Later ones get theirs when others have ended.
 pub const MAX_PROCESSES: usize = 128;
-/// Seconds before the start of the controller that a history can hold: the driver's own samples, at most [`RAW_POINTS`]
-/// at one per second. Times in this file count from there.
-const BACKFILL_SECONDS: f64 = RAW_POINTS as f64;
+/// Seconds before the start of the controller that a history can hold: the driver's own samples, and the minutes that a
+/// collector has stored. Times in this file count from there.
+const BACKFILL_SECONDS: f64 = (MEANS as u64 * MEAN_SECONDS) as f64;
 /// Maximum number of GPUs outside of the inventory that keep their history: a lost GPU or a restarted driver may
 /// return.
 const MAX_ABSENT_GPUS: usize = 16;
@@ -66,6 +66,8 @@ pub struct History {
     times: Vec<u32>,
     /// Number of raw points ever added. The last one is at `(points - 1) % RAW_POINTS`.
     points: usize,
+    /// The time of the first raw point ever added.
+    first_at: f64,
     /// The earliest time of the next raw point, in seconds.
     next_raw_at: f64,
     /// The number of the current period of ten seconds.
@@ -180,6 +182,11 @@ impl History {
         if mean_period <= self.mean_period {
             return;
         }
+        if self.points == 0 {
+            // There is nothing to close.
+            self.mean_period = mean_period;
+            return;
+        }
         let closed = self.mean_period;
         let gaps = (closed + 1..=mean_period).rev().take(MEANS);
         let gaps: Vec<usize> = gaps.map(|mean_period| (mean_period % MEANS as u64) as usize).collect();
@@ -197,6 +204,9 @@ impl History {
         // One per second on average; a reading may be a little early.
         if self.points > 0 && at < self.next_raw_at - 0.3 {
             return (self.points - 1) % RAW_POINTS;
+        }
+        if self.points == 0 {
+            self.first_at = at;
         }
         self.next_raw_at = (self.next_raw_at + 1.0).max(at + 0.7);
         let slot = self.points % RAW_POINTS;
@@ -264,7 +274,7 @@ fn process_values(process: &Process) -> [Option<f32>; 3] {
 }
 
 /// Time-weighted means over buckets of `width` seconds from `start`.
-struct Buckets {
+pub(super) struct Buckets {
     start: f64,
     width: f64,
     /// The sum of value times seconds, and the seconds.
@@ -272,8 +282,17 @@ struct Buckets {
 }
 
 impl Buckets {
+    pub(super) fn new(start: f64, width: f64, count: usize) -> Self {
+        Self { start, width, sums: vec![(0.0, 0.0); count] }
+    }
+
+    /// The means; `None` for a bucket without readings.
+    pub(super) fn means(&self) -> Vec<Option<f32>> {
+        self.sums.iter().map(|(sum, seconds)| (*seconds > 0.0).then(|| (sum / seconds) as f32)).collect()
+    }
+
     /// Adds a reading that is valid from `from` to `to`.
-    fn add(&mut self, from: f64, to: f64, value: Option<f32>) {
+    pub(super) fn add(&mut self, from: f64, to: f64, value: Option<f32>) {
         let Some(value) = value else { return };
         let (from, to) = (from - self.start, to - self.start);
         if to <= 0.0 || to <= from {
@@ -307,10 +326,10 @@ impl History {
         let width = span.as_secs_f64() / count as f64;
         let end = (now.since_start().as_secs_f64() / width).ceil() * width + BACKFILL_SECONDS;
         let start = end - width * count as f64;
-        let mut buckets = Buckets { start, width, sums: vec![(0.0, 0.0); count] };
+        let mut buckets = Buckets::new(start, width, count);
         let raw_begins = self.add_raw(series, &mut buckets);
         self.add_means(series, &mut buckets, raw_begins);
-        buckets.sums.iter().map(|(sum, seconds)| (*seconds > 0.0).then(|| (sum / seconds) as f32)).collect()
+        buckets.means()
     }
 
     /// Adds raw points from the newest back to the start of the chart. Returns the start of the time that they cover.
@@ -355,6 +374,36 @@ impl History {
 
     fn time(&self, slot: usize) -> Option<f64> {
         self.times.get(slot).map(|hundredths| f64::from(*hundredths) / 100.0)
+    }
+}
+
+/// Means of one metric, such as the minutes of a collector.
+#[derive(Debug, Clone, Copy)]
+pub struct EarlierMeans<'a> {
+    /// Seconds from the start of the first mean until now.
+    pub age_seconds: f64,
+    /// Seconds per mean.
+    pub step_seconds: f64,
+    /// The means, the oldest first.
+    pub values: &'a [Option<f32>],
+}
+
+impl History {
+    /// Fills the time before the first reading of a GPU. Means that are known stay.
+    pub fn fill(&mut self, position: usize, metric: GpuMetric, means: EarlierMeans<'_>, now: Moment) {
+        let Some(entry) = self.gpus.get_mut(position).filter(|_| self.points > 0) else { return };
+        let begins = now.since_start().as_secs_f64() + BACKFILL_SECONDS - means.age_seconds;
+        let first = (self.first_at / MEAN_SECONDS as f64) as u64;
+        let oldest = self.mean_period.saturating_sub(MEANS as u64 - 1);
+        for (index, value) in means.values.iter().enumerate() {
+            let Some(value) = *value else { continue };
+            let from = begins + index as f64 * means.step_seconds;
+            // A period of ten seconds belongs to the mean in which it begins.
+            let period = |time: f64| (time / MEAN_SECONDS as f64).ceil() as u64;
+            for mean_period in period(from).max(oldest)..period(from + means.step_seconds).min(first) {
+                entry.series[metric as usize].fill_mean((mean_period % MEANS as u64) as usize, value);
+            }
+        }
     }
 }
 

@@ -345,3 +345,27 @@ fn an_invalid_clock_falls_back_to_the_time_of_arrival() {
     }
     assert!((clock.sample_time(3.0, at(11.0)) - 12.0).abs() < 1e-9);
 }
+
+#[test]
+fn stored_minutes_fill_the_time_before_the_first_reading_only() {
+    let mut history = one_gpu();
+    for second in 0..70 {
+        record(&mut history, 1000.0 + f64::from(second), 1.0, 80);
+    }
+    // From two hours ago until now; three minutes from 30 minutes ago on are missing.
+    let values: Vec<Option<f32>> = (0..120).map(|minute| (!(90..93).contains(&minute)).then_some(20.0)).collect();
+    let means = EarlierMeans { age_seconds: 7200.0, step_seconds: 60.0, values: &values };
+    history.fill(0, GpuMetric::Utilization, means, at(1070.0));
+    let hour = points(&history, UTILIZATION, 1070.0, 3600, 60);
+    assert_eq!(hour[59], Some(80), "readings of this program stay");
+    assert_eq!((hour[0], hour[28], hour[34], hour[57]), (Some(20), Some(20), Some(20), Some(20)), "{hour:?}");
+    assert_eq!(hour[31], None, "a gap of the store stays a gap: {hour:?}");
+    assert_eq!(points(&history, UTILIZATION, 1070.0, 7200, 12)[1..10], [Some(20); 9]);
+    assert_eq!(points(&history, SeriesKey::Gpu(0, GpuMetric::Power), 1070.0, 3600, 60)[30], None);
+
+    // Without a reading the end of the gap is not known yet.
+    let mut empty = one_gpu();
+    empty.fill(0, GpuMetric::Utilization, means, at(10.0));
+    assert_eq!(points(&empty, UTILIZATION, 10.0, 7200, 12), [None; 12]);
+    empty.fill(7, GpuMetric::Utilization, EarlierMeans { age_seconds: f64::NAN, ..means }, at(10.0));
+}

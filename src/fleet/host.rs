@@ -1,8 +1,10 @@
 //! One host: its connection, last readings, processes and history; and the fleet of all hosts.
 
+use super::history::EarlierMeans;
 use super::process_table::{ProcessTable, SnapshotContext};
 use super::{
-    ConnectPhase, ConnectionLog, EndedProcess, History, HostUpdate, Link, Misbehavior, Moment, Process, sanitize,
+    ConnectPhase, ConnectionLog, DatedHistory, EndedProcess, GpuMetric, History, HostUpdate, Link, Misbehavior, Moment,
+    Process, StoredMetric, sanitize,
 };
 use crate::config::HostConfig;
 use crate::wire::{
@@ -381,6 +383,28 @@ impl Host {
         }
     }
 
+    /// Fills the charts of the time before the first snapshot from the store of a collector.
+    fn fill_history(&mut self, earlier: &DatedHistory, now: Moment) {
+        let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
+        for (position, info) in infos.iter().enumerate() {
+            let Some(gpu) = earlier.history.gpu(info) else { continue };
+            for (metric, stored) in [
+                (GpuMetric::Utilization, StoredMetric::Utilization),
+                (GpuMetric::MemoryUsed, StoredMetric::Memory),
+                (GpuMetric::Power, StoredMetric::Power),
+                (GpuMetric::Temperature, StoredMetric::Temperature),
+            ] {
+                let values: Vec<Option<f32>> = gpu.values(stored).collect();
+                let means = EarlierMeans {
+                    age_seconds: earlier.age(now).as_secs_f64(),
+                    step_seconds: earlier.history.step_seconds as f64,
+                    values: &values,
+                };
+                self.history.fill(position, metric, means, now);
+            }
+        }
+    }
+
     fn record(&mut self, now: Moment) {
         let interval = self.interval();
         let Some(snapshot) = &self.snapshot else { return };
@@ -485,6 +509,13 @@ impl Fleet {
     /// Returns one host.
     pub fn host(&self, id: HostId) -> Option<&Host> {
         self.hosts.get(id.0 as usize)
+    }
+
+    /// Fills the charts of a host of the time before its first snapshot. A host without a snapshot stays as it is.
+    pub fn fill_history(&mut self, id: HostId, earlier: &DatedHistory, now: Moment) {
+        if let Some(host) = self.hosts.get_mut(id.0 as usize) {
+            host.fill_history(earlier, now);
+        }
     }
 
     /// Applies an update to one host. An unknown id changes nothing.

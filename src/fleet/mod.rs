@@ -22,6 +22,7 @@ mod quantized_series;
 pub mod recording;
 mod rows;
 mod sanitize;
+mod stored_history;
 mod users;
 
 pub use connection::{
@@ -43,4 +44,7 @@ pub use process::{
 };
 pub use process_table::ENDED_ROW_RETENTION;
 pub use rows::{BusyRank, GroupKey, GroupSummary, JobRows, Row, RowKey, SortFigures, host_rows};
+pub use stored_history::{
+    DatedHistory, HistoryQuery, HistoryReply, MAX_POINTS, StoredGpu, StoredHistory, StoredMetric,
+};
 pub use users::{GpuHours, HostUsage, HostUsers, UsageLedger, UserSort, UserUsage, host_users, users};

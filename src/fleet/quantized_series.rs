@@ -178,6 +178,14 @@ impl QuantizedSeries {
         self.means.set(slot, None);
     }
 
+    /// Writes a mean to `slot`, if that is empty.
+    pub(super) fn fill_mean(&mut self, slot: usize, value: f32) {
+        if value.is_finite() && self.means.get(slot) == 0.0 {
+            let step = self.step(value);
+            self.means.set(slot, Some(step));
+        }
+    }
+
     /// Adds a reading to the raw point in `slot`, if that is empty, and to the mean of the period.
     pub(super) fn push(&mut self, slot: usize, value: Option<f32>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };

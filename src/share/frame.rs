@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! viewer     {"viewer":{"protocol":1,"version":"0.1.0","follow":true}}
+//!            {"history":{"id":1,"host":"hgx-01","span_seconds":86400,"step_seconds":900}}
 //! collector  {"collector":{"protocol":1,"version":"0.1.0","host_name":"lab-head",...}}
 //!            {"hosts":{"first":0,"list":[{"name":"hgx-01","digest":"9f2c..."}]}}
 //!            {"host":{"name":"hgx-01","wire":{"hello":{...}}}}
@@ -9,13 +10,14 @@
 //!            {"host":{"name":"hgx-02","link":{"down":{"error":{...},"retry_in_seconds":12.0,"attempt":4}}}}
 //!            "complete"
 //!            {"host":{"name":"hgx-01","wire":{"snapshot":{...}}}}
+//!            {"history":{"id":1,"history":{"step_seconds":900,"age_seconds":86512.0,"gpus":[...]}}}
 //!            "alive"
 //! ```
 
 use crate::config::HostConfig;
 use crate::diagnosis::{Confidence, FindingPhase, Severity};
 use crate::fleet::recording::RecordedError;
-use crate::fleet::{JobKey, ProcessKey};
+use crate::fleet::{HistoryQuery, HistoryReply, JobKey, ProcessKey, StoredHistory};
 use crate::wire::codec::{self, CodecError};
 use crate::wire::limits::{self, MAX_GPUS};
 use crate::wire::{Message, SafeText};
@@ -39,7 +41,7 @@ pub(super) const MAX_HOSTS: usize = 10_000;
 /// The maximum number of findings that a collector sends.
 pub(super) const MAX_FINDINGS: usize = 5000;
 
-/// The first and only line of a viewer.
+/// The first line of a viewer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewerHello {
     /// [`SHARE_PROTOCOL`] of the viewer.
@@ -76,6 +78,67 @@ struct ViewerLine {
     viewer: ViewerHello,
 }
 
+/// Encodes a request for a history as a line of a viewer, with its newline.
+///
+/// # Errors
+/// Never with these types.
+pub fn encode_query(query: &HistoryQuery) -> Result<Vec<u8>, serde_json::Error> {
+    codec::encode(&RequestLine { history: Some(query.clone()) })
+}
+
+/// Decodes a later line of a viewer without its newline. `None` if it is empty or unknown: it is ignored.
+pub(super) fn decode_query(line: &[u8]) -> Option<HistoryQuery> {
+    codec::decode_json::<RequestLine>(line).ok()?.history
+}
+
+/// A line of a viewer after its first one.
+#[derive(Serialize, Deserialize)]
+struct RequestLine {
+    #[serde(default)]
+    history: Option<HistoryQuery>,
+}
+
+/// The answer to a request for a history.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HistoryFrame {
+    /// The number of the request.
+    pub id: u64,
+    /// The history; absent if it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<StoredHistory>,
+    /// The cause and the way out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<SafeText>,
+}
+
+impl From<HistoryReply> for HistoryFrame {
+    fn from(reply: HistoryReply) -> Self {
+        let (history, error) = match reply.result {
+            Ok(history) => (Some(history), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { id: reply.id, history, error }
+    }
+}
+
+impl From<HistoryFrame> for HistoryReply {
+    fn from(frame: HistoryFrame) -> Self {
+        let unknown = || "the collector gave no reason".into();
+        let result = frame.history.ok_or_else(|| frame.error.unwrap_or_else(unknown));
+        Self { id: frame.id, result }
+    }
+}
+
+/// Encodes an answer; a history that is too long for a line becomes an error.
+pub(super) fn encode_reply(reply: HistoryReply) -> Option<Vec<u8>> {
+    let id = reply.id;
+    encode(&Frame::History(reply.into())).or_else(|| {
+        let error = Some("the history of this host is too large".into());
+        encode(&Frame::History(HistoryFrame { id, history: None, error }))
+    })
+}
+
 /// The collector, in its first line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -96,6 +159,8 @@ pub struct CollectorInfo {
     pub share: SafeText,
     /// The fleet is simulated.
     pub simulated: bool,
+    /// It answers requests for histories.
+    pub history: bool,
 }
 
 /// A host of the collector: its place in the list, and the settings that affect how it is shown.
@@ -178,6 +243,8 @@ pub enum Frame {
     Host(HostFrame),
     /// A part of the diagnosis; only without `follow`.
     Diagnosis(DiagnosisFrame),
+    /// The answer to a request for a history.
+    History(HistoryFrame),
     /// The picture is complete.
     Complete,
     /// Sent when nothing else was sent for a while.

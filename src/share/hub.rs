@@ -163,6 +163,13 @@ impl Hub {
         Self { info, started, viewers: Vec::new() }
     }
 
+    /// Tells viewers that requests for histories are answered.
+    #[must_use]
+    pub fn with_history(mut self, has_history: bool) -> Self {
+        self.info.history = has_history;
+        self
+    }
+
     /// The number of viewers that follow.
     pub fn viewers(&self) -> usize {
         self.viewers.len()

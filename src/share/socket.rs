@@ -3,9 +3,11 @@
 //! Permissions of the file and the credentials of the peer (`SO_PEERCRED`, or `getpeereid` on macOS) decide. Nothing that
 //! a viewer sends has an effect beyond its own connection.
 
-use super::frame::ViewerHello;
+use super::frame::{ViewerHello, decode_query, encode_reply};
+use super::history::HistoryService;
 use super::hub::LineQueue;
 use super::privacy::Audience;
+use crate::fleet::Clock;
 use crate::store::Directories;
 use crate::wire::codec::LineBuffer;
 use crate::wire::format::io_cause;
@@ -18,8 +20,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -31,8 +34,8 @@ const SYSTEM_SOCKET: &str = "/run/gpufleet/collect.sock";
 const VARIABLE: &str = "GPUFLEET_SOCKET";
 /// Time limit for the first line of a viewer.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// The maximum length of that line.
-const MAX_HELLO_BYTES: usize = 4096;
+/// The maximum length of a line of a viewer.
+const MAX_VIEWER_LINE_BYTES: usize = 4096;
 /// Time limit for writing one line, and for the end of a connection.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// Connections that may be open at once, those that have not introduced themselves included.
@@ -190,8 +193,8 @@ impl Drop for BoundSocket {
 }
 
 /// Serves viewers until the future is dropped. `join` gets the hello of each viewer and returns its queue, or `None` if
-/// the collector ends.
-pub async fn serve<J, F>(socket: BoundSocket, join: J)
+/// the collector ends. `history` answers requests for histories; its clock is that of the collector.
+pub async fn serve<J, F>(socket: BoundSocket, history: Option<(HistoryService, Clock)>, join: J)
 where
     J: Fn(ViewerHello, Audience) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Option<Arc<LineQueue>>> + Send,
@@ -210,22 +213,33 @@ where
         };
         let Ok(credentials) = stream.peer_cred() else { continue };
         let Some(audience) = socket.audience(credentials.uid()) else { continue };
-        let join = join.clone();
-        connections.spawn(async move { serve_viewer(stream, audience, &join).await });
+        let (join, history) = (join.clone(), history.clone());
+        connections.spawn(async move { serve_viewer(stream, audience, history, &join).await });
     }
 }
 
-async fn serve_viewer<J, F>(mut stream: tokio::net::UnixStream, audience: Audience, join: &J)
-where
+async fn serve_viewer<J, F>(
+    mut stream: tokio::net::UnixStream,
+    audience: Audience,
+    history: Option<(HistoryService, Clock)>,
+    join: &J,
+) where
     J: Fn(ViewerHello, Audience) -> F,
     F: Future<Output = Option<Arc<LineQueue>>>,
 {
     let hello = timeout_at(Instant::now() + HELLO_LIMIT, read_hello(&mut stream)).await;
-    let Ok(Some(hello)) = hello else { return };
+    let Ok(Some((hello, lines))) = hello else { return };
     let Some(queue) = join(hello, audience).await else { return };
     let (mut input, mut output) = stream.split();
+    // One answer waits at a time: until it is written, the next request is not read.
+    let (answers, mut answered) = mpsc::channel::<Vec<u8>>(1);
     let write = async {
-        while let Some(line) = queue.next().await {
+        loop {
+            let line = tokio::select! {
+                line = queue.next() => line,
+                Some(answer) = answered.recv() => Some(Arc::from(answer)),
+            };
+            let Some(line) = line else { break };
             match timeout_at(Instant::now() + WRITE_LIMIT, output.write_all(&line)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return,
@@ -233,27 +247,51 @@ where
         }
         let _ = output.shutdown().await;
     };
-    // A viewer sends nothing more; the end of its stream ends the connection.
-    let gone = async {
-        let mut rest = [0; 1024];
-        while let Ok(1..) = input.read(&mut rest).await {}
-    };
     tokio::select! {
         () = write => {}
-        () = gone => {}
+        () = answer_requests(&mut input, lines, history, &answers) => {}
     }
     queue.close();
 }
 
-async fn read_hello(stream: &mut tokio::net::UnixStream) -> Option<ViewerHello> {
-    let mut lines = LineBuffer::default();
+/// Answers the requests of a viewer until its stream ends, one after the other. Lines that are not requests are signs of
+/// life, or come from a newer viewer.
+async fn answer_requests(
+    input: &mut (impl AsyncRead + Unpin),
+    mut lines: LineBuffer,
+    history: Option<(HistoryService, Clock)>,
+    answers: &mpsc::Sender<Vec<u8>>,
+) {
+    let mut chunk = [0; 1024];
+    loop {
+        loop {
+            let query = match lines.next_line() {
+                Ok(Some(line)) => decode_query(line),
+                Ok(None) => break,
+                Err(_) => return,
+            };
+            if let (Some(query), Some((service, clock))) = (query, &history)
+                && let Some(line) = encode_reply(service.answer(query, clock.now().unix).await)
+                && answers.send(line).await.is_err()
+            {
+                return;
+            }
+        }
+        match input.read(&mut chunk).await {
+            Ok(count @ 1..) => lines.push(&chunk[..count]),
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// Reads the first line. Returns it with the bytes that follow.
+async fn read_hello(stream: &mut tokio::net::UnixStream) -> Option<(ViewerHello, LineBuffer)> {
+    let mut lines = LineBuffer::with_limit(MAX_VIEWER_LINE_BYTES);
     let mut chunk = [0; 1024];
     loop {
         if let Some(line) = lines.next_line().ok()? {
-            return ViewerHello::decode(line).ok();
-        }
-        if lines.remaining().len() > MAX_HELLO_BYTES {
-            return None;
+            let hello = ViewerHello::decode(line).ok()?;
+            return Some((hello, lines));
         }
         match stream.read(&mut chunk).await {
             Ok(count @ 1..) => lines.push(&chunk[..count]),

@@ -2,7 +2,9 @@
 
 use super::findings::Diagnosis;
 use super::frame::{CollectorInfo, Frame, FrameError, HostFrame, HostInfo, LinkFrame, MAX_HOSTS, RefusalKind, decode};
-use crate::fleet::{ConnectPhase, GpuState, HostId, HostUpdate, LinkError, LinkErrorKind, Misbehavior, Moment};
+use crate::fleet::{
+    ConnectPhase, GpuState, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Misbehavior, Moment,
+};
 use crate::wire::{Hello, Message, SafeText};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,6 +21,8 @@ pub enum ViewerEvent {
     Update(HostId, HostUpdate),
     /// The states of the GPUs of a host, each with the moment since when it is known to hold.
     States(HostId, Vec<(GpuState, Option<Moment>)>),
+    /// The answer to a request for a history.
+    History(HistoryReply),
     /// The picture is complete.
     Complete,
     /// The collector does not serve this viewer.
@@ -98,6 +102,7 @@ impl Demultiplexer {
                 self.diagnosis.take(part, &|name| ids.get(name).copied(), now);
                 Ok(Vec::new())
             }
+            Frame::History(frame) => Ok(vec![ViewerEvent::History(frame.into())]),
             Frame::Complete => {
                 self.is_list_fixed = true;
                 Ok(vec![ViewerEvent::Complete])

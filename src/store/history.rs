@@ -87,7 +87,7 @@ const GPU_COLUMNS: &str =
   unknown_seconds, throttled_seconds";
 
 /// The bits of a row id below the minute: the id of the GPU.
-const GPU_BITS: u32 = 20;
+pub(super) const GPU_BITS: u32 = 20;
 /// The highest id of a GPU.
 const MAX_GPU_ID: i64 = (1 << GPU_BITS) - 1;
 

@@ -1,6 +1,8 @@
 //! Reads the history for reports: sums of GPUs and jobs over a period, findings, and how long hosts were reachable.
 
-use super::history::{BUSY_LIMIT, DAY, GpuName, HistoryError, QUARTER, VERSION, gpu_row, last_start, row_id, version};
+use super::history::{
+    BUSY_LIMIT, DAY, GPU_BITS, GpuName, HistoryError, MINUTE, QUARTER, VERSION, gpu_row, last_start, row_id, version,
+};
 use super::rollup::{GpuRow, merge_gpu_rows};
 use crate::wire::SafeText;
 use rusqlite::types::Value;
@@ -125,7 +127,19 @@ impl HistoryReader {
         until: u64,
         bucket: Option<(u64, i64)>,
     ) -> Result<Vec<(u64, GpuTotal)>, HistoryError> {
-        self.check(self.read_gpu_totals(from, until, bucket))
+        self.check(self.read_gpu_totals(from, until, bucket, None))
+    }
+
+    /// The rows of the GPUs of one host in periods of `step` seconds, in the order of time: minutes if the step is shorter
+    /// than a quarter-hour. Both ends and the step are multiples of a minute or a quarter-hour.
+    pub fn host_gpu_totals(
+        &self,
+        host: &str,
+        from: u64,
+        until: u64,
+        step: u64,
+    ) -> Result<Vec<(u64, GpuTotal)>, HistoryError> {
+        self.check(self.read_gpu_totals(from, until, Some((step, 0)), Some(host)))
     }
 
     fn read_gpu_totals(
@@ -133,13 +147,16 @@ impl HistoryReader {
         from: u64,
         until: u64,
         bucket: Option<(u64, i64)>,
+        host: Option<&str>,
     ) -> rusqlite::Result<Vec<(u64, GpuTotal)>> {
         let rolled = last_start(&self.connection, "gpu_quarter")?;
         let rolled = rolled.map_or(from, |start| start + QUARTER).clamp(from, until);
         let (first_day, last_day) = (from.div_ceil(DAY) * DAY, rolled / DAY * DAY);
         // Days of UTC fit only groups of such days.
         let days_fit = bucket.is_none_or(|(seconds, offset)| seconds % DAY == 0 && offset.rem_euclid(DAY as i64) == 0);
-        let parts = if days_fit && last_day > first_day {
+        let parts = if bucket.is_some_and(|(seconds, _)| seconds < QUARTER) {
+            vec![("gpu_minute", from, until)]
+        } else if days_fit && last_day > first_day {
             vec![
                 ("gpu_quarter", from, first_day),
                 ("gpu_day", first_day, last_day),
@@ -169,10 +186,15 @@ impl HistoryReader {
                      / nullif(sum(iif(sm_activity_permille IS NULL, 0, {known})), 0)) AS INTEGER),
                    sum(busy_seconds), sum(idle_held_seconds), sum(free_seconds), sum(faulty_seconds),
                    sum(unknown_seconds), sum(throttled_seconds)
-                 FROM {table} WHERE id >= ?1 AND id < ?2 GROUP BY bucket, gpu"
+                 FROM {} GROUP BY bucket, gpu",
+                rows_of(table, host.is_some())
             );
             let mut statement = self.connection.prepare(&query)?;
-            let mut rows = statement.query([row_id(from, 0), row_id(until, 0)])?;
+            let parameters = match host {
+                None => vec![Value::Integer(row_id(from, 0)), Value::Integer(row_id(until, 0))],
+                Some(host) => vec![from.into_value(), until.into_value(), Value::Text(host.to_owned())],
+            };
+            let mut rows = statement.query(params_from_iter(parameters))?;
             while let Some(row) = rows.next()? {
                 sums.entry((row.get(0)?, row.get(1)?)).or_default().push(gpu_row(row, 2)?);
             }
@@ -280,6 +302,26 @@ impl HistoryReader {
         };
         self.check(all())
     }
+}
+
+/// The rows of a table from ?1 to ?2, which are row ids; those of the host ?3 by their ids from the times ?1 to ?2, because a
+/// scan would read the rows of all hosts.
+fn rows_of(table: &str, is_of_host: bool) -> String {
+    if !is_of_host {
+        return format!("{table} WHERE id >= ?1 AND id < ?2");
+    }
+    let period = match table {
+        "gpu_minute" => MINUTE,
+        "gpu_quarter" => QUARTER,
+        _ => DAY,
+    };
+    format!(
+        "(WITH RECURSIVE period(at) AS (
+            SELECT ?1 WHERE ?1 < ?2 UNION ALL SELECT at + {period} FROM period WHERE at + {period} < ?2)
+          SELECT {table}.* FROM period
+            CROSS JOIN (SELECT gpu.id AS own FROM gpu JOIN host ON host.id = gpu.host WHERE host.name = ?3)
+            CROSS JOIN {table} ON {table}.id = (at / 60 << {GPU_BITS}) | own)"
+    )
 }
 
 /// A time as a parameter of a query.

@@ -395,3 +395,29 @@ fn a_directory_that_cannot_be_written_is_reported() {
         format!("there is no history {}: `gpufleet collect` writes it; name another file with --store", path.display())
     );
 }
+
+#[test]
+fn the_periods_of_one_host_are_read_from_minutes_quarters_and_days() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    let other = |index| GpuName { host: "gpu2".into(), ..name(index) };
+    for minute in (0..20).chain(40..60) {
+        let mut batch = batch(T + minute * 60, 60.0);
+        batch.gpus.push((other(0), row(HistoryState::Free, 60.0)));
+        batch.hosts.push(("gpu2".into(), HostRow::default()));
+        history.write(&batch).expect("writes");
+    }
+    history.write(&batch(T + DAY, 60.0)).expect("writes");
+    let reader = HistoryReader::open(&path).expect("opens");
+    let busy = |step: u64, until: u64| -> Vec<(u64, u64)> {
+        let totals = reader.host_gpu_totals("gpu1", T, until, step).expect("reads");
+        assert!(totals.iter().all(|(_, total)| total.gpu.host == "gpu1"), "{totals:?}");
+        let of_first = totals.iter().filter(|(_, total)| total.gpu.index == 0);
+        of_first.map(|(start, total)| (start - T, total.row.states.busy)).collect()
+    };
+    let minutes = busy(120, T + 3600);
+    assert_eq!((minutes.len(), minutes[0], minutes[10]), (20, (0, 120), (2400, 120)), "the gap has no period");
+    assert_eq!(busy(QUARTER, T + 3600), [(0, 900), (900, 300), (1800, 300), (2700, 900)]);
+    assert_eq!(busy(DAY, T + 2 * DAY), [(0, 2400), (DAY, 60)]);
+    assert_eq!(reader.host_gpu_totals("gpu3", T, T + DAY, 60).expect("reads"), []);
+}

@@ -15,7 +15,7 @@ use super::areas::ScreenAreas;
 use super::canvas::{Canvas, Segments};
 use super::format::{clock, gib, interval, plural, short, watts};
 use super::theme::Theme;
-use super::{dialogs, findings, gpu, grid, hang_report, help, host, list, log, process, users, wall};
+use super::{dialogs, findings, gpu, grid, hang_report, help, host, list, log, process, stored_history, users, wall};
 use crate::app::layout::MIN_SIZE;
 use crate::app::{Action, App, View};
 use crate::fleet::{GpuState, Moment};
@@ -73,6 +73,12 @@ fn draw_screen(canvas: &mut Canvas<'_>, app: &App, area: Rect, now: Moment) -> D
         View::Overview => {
             grid::draw(canvas, areas.grid, app, &screen_layout, now);
             list::draw(canvas, areas.list, app, now);
+        }
+        View::Host(id) | View::Gpu(id, _) if app.screen().span.is_stored() => {
+            let position = app.screen().stored_history().and_then(|(_, position)| position);
+            if let Some(host) = app.fleet().host(*id) {
+                stored_history::draw(canvas, areas.body, app, host, position, now);
+            }
         }
         View::Host(id) => {
             if let Some(host) = app.fleet().host(*id) {

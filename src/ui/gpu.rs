@@ -59,7 +59,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     let wanted = (lines.len() + findings.len()) as u16;
     let text = wanted.min(inner.height * 2 / 5).min(inner.height.saturating_sub(CHART_MIN_ROWS + 1));
     let charts = Rect { height: inner.height - text, ..inner };
-    let cells = chart_cells(charts);
+    let cells = chart_cells(charts, Metric::ALL.len() as u16 + 1);
     for (slot, cell) in cells.iter().enumerate() {
         match metric_order(app.screen().metric).get(slot) {
             Some(metric) => draw_history(canvas, *cell, app, host, position, gpu, *metric, now),
@@ -143,10 +143,9 @@ fn draw_title(
     right.draw_right(canvas, body.x + 1, body.y, body.width.saturating_sub(2));
 }
 
-/// Divides an area into chart cells: as many side by side and below each other as are large enough.
-fn chart_cells(area: Rect) -> Vec<Rect> {
+/// Divides an area into up to `wanted` chart cells: as many side by side and below each other as are large enough.
+pub(super) fn chart_cells(area: Rect, wanted: u16) -> Vec<Rect> {
     let height = area.height.saturating_sub(1);
-    let wanted = Metric::ALL.len() as u16 + 1;
     let per_row = (area.width / CHART_MIN_COLUMNS).clamp(1, 3);
     let down = (height / CHART_MIN_ROWS).min(wanted.div_ceil(per_row)).max(1);
     let (columns, rows) = (area.width / per_row, height / down);
@@ -162,7 +161,7 @@ fn chart_cells(area: Rect) -> Vec<Rect> {
 }
 
 /// Returns all metrics with the selected one first: small screens show only few.
-fn metric_order(first: Metric) -> Vec<Metric> {
+pub(super) fn metric_order(first: Metric) -> Vec<Metric> {
     let mut metrics = vec![first];
     metrics.extend(Metric::ALL.into_iter().filter(|metric| *metric != first));
     metrics
@@ -190,13 +189,7 @@ fn draw_history(
     heading.add(9, 0, short!("{}", metric.word()), theme.focus);
     heading.add(9, 1, current_value(canvas, gpu, metric), theme.plain);
     if let Some((least, most)) = chart::range(&points) {
-        let (least, most) = (metric_value(canvas, metric, least), metric_value(canvas, metric, most));
-        let text = if least.as_str() == most.as_str() {
-            short!("steady {}", least.as_str())
-        } else {
-            short!("{} to {}", least.as_str(), most.as_str())
-        };
-        heading.add(3, 3, text, theme.dim);
+        heading.add(3, 3, range_text(canvas, metric, least, most), theme.dim);
     } else {
         heading.add(3, 3, short!("no data"), theme.dim);
     }
@@ -216,7 +209,17 @@ fn current_value(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> Short
     }
 }
 
-fn metric_value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString {
+/// `89% to 100%`, or `steady 99%`
+pub(super) fn range_text(canvas: &Canvas<'_>, metric: Metric, least: f32, most: f32) -> ShortString {
+    let (least, most) = (metric_value(canvas, metric, least), metric_value(canvas, metric, most));
+    if least.as_str() == most.as_str() {
+        short!("steady {}", least.as_str())
+    } else {
+        short!("{} to {}", least.as_str(), most.as_str())
+    }
+}
+
+pub(super) fn metric_value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString {
     match metric {
         Metric::Utilization | Metric::MemoryBusy => short!("{value:.0}%"),
         Metric::Memory => short!("{}G", gib(value.max(0.0) as u64)),

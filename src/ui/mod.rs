@@ -24,6 +24,7 @@ mod host_state;
 mod list;
 mod log;
 mod process;
+mod stored_history;
 mod theme;
 mod users;
 mod wall;

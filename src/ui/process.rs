@@ -35,7 +35,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     let processes: Vec<&Process> = members(host, row);
     let (text_area, charts) = divide(inner);
     if let Some(charts) = charts {
-        draw_charts(canvas, charts, host, &processes, app.screen().span, now);
+        draw_charts(canvas, charts, host, &processes, app.screen().span.without_store(), now);
     }
     let lines = text_lines(canvas, text_area, app, host, row, &processes, now);
     let shown = usize::from(text_area.height);

@@ -4,6 +4,9 @@ use crate::collect::{CollectorProcess, command, run, wait_until};
 use crate::lab::{Lab, program, scenario};
 use crate::pty::Pty;
 use crate::sshd::Sshd;
+use gpufleet::store::History;
+use gpufleet::store::history::{Batch, GpuName, HostRow};
+use gpufleet::store::rollup::{GpuRow, StateSeconds};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +14,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -381,4 +384,112 @@ fn the_screen_shows_relayed_hosts_acts_over_its_own_session_and_reconnects() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
+}
+
+/// Writes three hours of a GPU that was busy except for the second hour, until now.
+fn write_history(path: &Path, uuid: &str) {
+    let (mut history, _) = History::open(path).expect("opens");
+    let now = jiff::Timestamp::now().as_second().cast_unsigned() / 60 * 60;
+    let name = GpuName {
+        host: "hgx-01".into(),
+        uuid: uuid.into(),
+        index: 0,
+        model: Some("NVIDIA H100".into()),
+        memory_mib: Some(81_559),
+    };
+    for minute in (1..=180).rev().filter(|minute| !(60..120).contains(minute)) {
+        let states = StateSeconds { busy: 60, ..StateSeconds::default() };
+        let row = GpuRow {
+            samples: 30,
+            utilization_permille: Some(800),
+            energy_joules: Some(30_000),
+            states,
+            ..GpuRow::default()
+        };
+        let batch = Batch {
+            start: now - minute * 60,
+            gpus: vec![(name.clone(), row)],
+            hosts: vec![("hgx-01".into(), HostRow::default())],
+            ..Batch::default()
+        };
+        history.write(&batch).expect("writes");
+    }
+}
+
+#[test]
+fn the_history_is_shown_on_the_machine_of_the_collector_and_over_the_relay() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let (json, _, _) = texts(&lab, &["status", "--json", &hosts]);
+    let report: Value = serde_json::from_str(&json).expect("JSON");
+    let uuid = report["hosts"][0]["gpus"][0]["uuid"].as_str().expect("a uuid").to_owned();
+    let store = lab.path("state/gpufleet/history.db");
+    let (_, error, code) = texts(&lab, &["history", "hgx-01", &hosts]);
+    let missing = format!(
+        "gpufleet: there is no history {}: `gpufleet collect` writes it; name another file with --store\n",
+        store.display()
+    );
+    assert_eq!((error, code), (missing, 1));
+    write_history(&store, &uuid);
+    let state = lab.path("state").display().to_string();
+    let mut pty = Pty::gpufleet(
+        (120, 40),
+        &["history", "hgx-01:0", &hosts],
+        &[("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &state)],
+    );
+    pty.wait("the GPU", |text| text.contains("GPU 0  history of 1d") && text.contains("util mean 80%"));
+    pty.keys("\u{1b}");
+    pty.wait("the host", |text| text.contains("hgx-01  history of 1d") && text.contains("GPU 0  util 80%  busy 100%"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+
+    let _collector = start_collector(&lab, &hosts, &[]);
+    let machine = machine(&lab, &program_path());
+    let configuration = viewer_configuration(&lab, &machine, "");
+    let viewer_state = lab.path("viewer-state").display().to_string();
+    let mut pty = Pty::gpufleet(
+        (120, 40),
+        &["--collector", "lab-head", "history", "hgx-01"],
+        &[("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &viewer_state), ("XDG_CONFIG_HOME", &configuration)],
+    );
+    pty.wait("a day", |text| text.contains("hgx-01  history of 1d") && text.contains("GPU 0  util 80%"));
+    pty.keys("w");
+    pty.wait("a week", |text| text.contains("hgx-01  history of 7d") && text.contains("GPU 0  util 80%"));
+    // The live charts of GPU 0 begin with the stored minutes: it is at 97 % now.
+    pty.keys("www\r");
+    pty.wait_for("over 2m");
+    pty.keys("www\r");
+    pty.wait("the stored minutes", |text| text.contains("80% to 97%"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn lines_of_a_newer_viewer_are_ignored_and_requests_have_answers() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    write_history(&lab.path("state/gpufleet/history.db"), "GPU-1");
+    let _collector = start_collector(&lab, &hosts, &[]);
+    let mut stream = follow(&lab);
+    stream.write_all(b"\n{\"dance\":{}}\nnonsense\n").expect("takes lines");
+    for (id, host, step) in [(7, "hgx-01", 900), (8, "hgx-09", 900), (9, "hgx-01", 7)] {
+        let line = format!(
+            "{{\"history\":{{\"id\":{id},\"host\":\"{host}\",\"span_seconds\":10800,\"step_seconds\":{step}}}}}\n"
+        );
+        stream.write_all(line.as_bytes()).expect("takes a line");
+    }
+    let lines = BufReader::new(stream).lines().map(|line| line.expect("a line"));
+    let answers: Vec<Value> = lines
+        .filter(|line| line.starts_with("{\"history\""))
+        .take(3)
+        .map(|line| serde_json::from_str::<Value>(&line).expect("JSON")["history"].clone())
+        .collect();
+    let [first, unknown, invalid] = &answers[..] else { panic!("{answers:?}") };
+    let points = first["history"]["gpus"][0]["utilization_permille"].as_array().expect("points");
+    assert!(points.len() == 13 && points.contains(&Value::Null) && points.contains(&800.into()), "{first}");
+    assert_eq!(
+        (&first["id"], &unknown["id"], &unknown["history"]["gpus"]),
+        (&7.into(), &8.into(), &Value::Array(vec![]))
+    );
+    assert_eq!((&invalid["id"], invalid["error"].is_string()), (&9.into(), true));
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use super::clipboard::Clipboard;
+use super::history_source::{HistorySource, find_host};
 use super::keyboard::{self, TerminalReply};
 use super::persistence::{LogFile, PersistentFiles, SignalLog, ViewFile};
 use super::redraw_scheduler::{FrameBudget, RedrawScheduler, SuspendDetector};
@@ -14,7 +15,7 @@ use super::settings::{read_preferences, settings, settings_notice, utc_offset_se
 use super::terminal::print_error;
 use super::terminal_manager::{JobControlEvent, JobControlSignals, TerminalInput, TerminalManager};
 use crate::app::{App, Effect, Event, SettingsFile};
-use crate::cli::arguments::{ScreenArgs, Theme};
+use crate::cli::arguments::{HistoryArgs, ScreenArgs, Theme};
 use crate::cli::collector_answer::{Picture, read_picture};
 use crate::cli::command_context::CommandContext;
 use crate::cli::exit::INTERRUPTED;
@@ -25,7 +26,7 @@ use crate::cli::{CommandError, ExitSignals};
 use crate::collect::{Command, HostTasks, HostUpdates, RelayRoute, RelayedHosts, Source};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
-use crate::fleet::{Clock, Fleet, HostId};
+use crate::fleet::{Clock, Fleet, HistoryReply, HostId};
 use crate::share::ViewerEvent;
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
@@ -42,15 +43,19 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 /// How long to wait for the terminal's reply about its background.
 const QUERY_LIMIT: Duration = Duration::from_millis(200);
 
-/// Shows the fleet until the user quits.
+/// Shows the fleet until the user quits, at first the history of `history`.
 ///
 /// # Errors
-/// Standard output is not a terminal, or the terminal is gone.
-pub async fn run(setup: CommandContext, arguments: &ScreenArgs) -> Result<ExitCode, CommandError> {
+/// Standard output is not a terminal, or the terminal is gone; or there is no history.
+pub async fn run(
+    setup: CommandContext,
+    arguments: &ScreenArgs,
+    history: Option<&HistoryArgs>,
+) -> Result<ExitCode, CommandError> {
     let directories = Directories::find();
     let (preferences, settings_errors) = read_preferences(&directories);
     let log = arguments.log.as_deref().map(LogFile::open).transpose()?;
-    let code = show(setup, arguments, &preferences, settings_errors.as_deref(), log).await?;
+    let code = show(setup, arguments, history, &preferences, settings_errors.as_deref(), log).await?;
     if let Some(settings_errors) = settings_errors {
         // The screen showed only one line of it.
         print_error(&format!(
@@ -64,6 +69,7 @@ pub async fn run(setup: CommandContext, arguments: &ScreenArgs) -> Result<ExitCo
 async fn show(
     mut setup: CommandContext,
     arguments: &ScreenArgs,
+    history: Option<&HistoryArgs>,
     preferences: &SettingsFile,
     settings_errors: Option<&str>,
     log: Option<LogFile>,
@@ -74,6 +80,8 @@ async fn show(
         ))
     };
     let relayed = read_hosts(&mut setup).await?;
+    let opening =
+        history.map(|arguments| find_host(arguments, setup.hosts.iter().map(|host| &host.name))).transpose()?;
     let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;
     let (context, prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
@@ -88,11 +96,17 @@ async fn show(
     let (view, view_state, view_message) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
-    let (connections, updates) = if let Some((relayed, updates)) = relayed {
-        (Connections::Relayed(relayed), updates)
+    let (connections, updates, histories) = if let Some((relayed, updates, histories)) = relayed {
+        let histories = match (relayed.has_history(), history) {
+            (true, _) => HistorySource::Relay(histories),
+            (false, None) => HistorySource::Nowhere,
+            (false, Some(_)) => return Err(CommandError::failed(NO_REMOTE_HISTORY)),
+        };
+        (Connections::Relayed(relayed), updates, histories)
     } else {
+        let histories = HistorySource::find(history, simulated)?;
         let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
-        (Connections::Direct(host_tasks), updates)
+        (Connections::Direct(host_tasks), updates, histories)
     };
     let exit_signals = ExitSignals::new()?;
     let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
@@ -104,6 +118,12 @@ async fn show(
     if let Some(view_state) = view_state {
         app.restore_view_state(&view_state);
         app.apply_settings_file(preferences);
+    }
+    if !matches!(histories, HistorySource::Nowhere) {
+        app.offer_history();
+    }
+    if let Some((host, gpu)) = opening {
+        app.open_history(host, gpu);
     }
     for message in [message, view_message, settings_errors.map(settings_notice)].into_iter().flatten() {
         app.report_message(message, now);
@@ -130,6 +150,7 @@ async fn show(
         job_control_signals,
         prompts,
         updates,
+        histories,
     };
     let code = event_loop.run().await.map_err(cannot_show)?;
     let EventLoop { terminal, mut app, files, notifier, .. } = event_loop;
@@ -141,6 +162,10 @@ async fn show(
     files.finish(&mut app, clock.now()).await;
     Ok(code)
 }
+
+/// Error: `gpufleet history` through a collector that has nothing to show.
+const NO_REMOTE_HISTORY: &str = "the collector keeps no history, or it is older than this gpufleet\n  hint: install this \
+                                 version there, and start `gpufleet collect` without --demo";
 
 /// Where the updates come from.
 enum Connections {
@@ -166,9 +191,12 @@ impl Connections {
     }
 }
 
+/// The hosts of a collector, their updates, and the answers to requests for histories.
+type RelayedParts = (RelayedHosts, HostUpdates, mpsc::Receiver<HistoryReply>);
+
 /// With `--collector`, reads the picture of the collector, sets the hosts to show and follows it from then on. Prompts
 /// appear on the terminal, because the screen needs the hosts.
-async fn read_hosts(setup: &mut CommandContext) -> Result<Option<(RelayedHosts, HostUpdates)>, CommandError> {
+async fn read_hosts(setup: &mut CommandContext) -> Result<Option<RelayedParts>, CommandError> {
     let Some(chosen) = setup.collector.take() else { return Ok(None) };
     let Source::Ssh(ssh) = &setup.source else { return Ok(None) };
     let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
@@ -207,6 +235,7 @@ struct EventLoop<'a> {
     job_control_signals: JobControlSignals,
     prompts: Option<mpsc::Receiver<PromptEvent>>,
     updates: HostUpdates,
+    histories: HistorySource,
 }
 
 /// The next step of the loop.
@@ -303,6 +332,7 @@ impl EventLoop<'_> {
             })),
             message = self.notifier.failure() => LoopEvent::Event(Some(Event::ProblemReported(message))),
             message = self.clipboard.next_message() => LoopEvent::Event(Some(Event::ActionFinished(message))),
+            reply = self.histories.next() => LoopEvent::Event(Some(Event::HistoryRead(reply))),
             _ = tick.tick() => LoopEvent::Tick,
             Some((id, update)) = self.updates.recv() => LoopEvent::Event(Some(Event::Host(id, Box::new(update)))),
             () = frame, if !is_shell_running => LoopEvent::Event(None),
@@ -388,6 +418,14 @@ impl EventLoop<'_> {
             }
             Effect::Mouse(is_on) => self.terminal.screen.set_mouse(is_on)?,
             Effect::Copy(copied) => self.terminal.screen.send(&self.clipboard.take(&copied))?,
+            Effect::ReadHistory(query) => {
+                if let Some(query) = self.histories.request(query, now)
+                    && let Connections::Relayed(relayed) = self.connections
+                {
+                    // If too many requests wait, the app asks again later.
+                    let _taken = relayed.request_history(query);
+                }
+            }
             Effect::Notify(news) => self.notifier.take(&news),
             Effect::SaveDiagnosisState => self.files.save_diagnosis_state(&self.app, now),
             Effect::LogSignal(line) => self.files.log_signal(&line),

@@ -7,6 +7,7 @@
 mod abort_guard;
 mod clipboard;
 pub mod event_loop;
+mod history_source;
 mod keyboard;
 mod persistence;
 mod redraw_scheduler;
