@@ -8,15 +8,25 @@ const WIDTH: f64 = 720.0;
 /// The height of the bars.
 const HEIGHT: f64 = 160.0;
 
+/// The units of a label that reach beyond its middle.
+const HALF_LABEL: f64 = 15.0;
+
+/// The colours are those of the screen. Tables scroll on a narrow screen, and only the last column wraps.
 const STYLE: &str = "\
-:root{color-scheme:light dark;--busy:#2a7d4f;--idle:#d08a1d;--free:#9fb3c8;--faulty:#b3261e;--unknown:#8885}
-body{font:14px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;width:100%;margin:1rem 0}
-th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #8884}
-th:first-child,td:first-child,th:last-child,td:last-child{text-align:left}
+:root{color-scheme:light dark;--busy:#00639c;--idle:#c98a12;--free:#a9bccb;--faulty:#a3003c;--unknown:#8883;--warn:#946200}
+@media (prefers-color-scheme:dark){:root{--busy:#56b4e9;--idle:#f0b429;--free:#566571;--faulty:#ff6b4a;--warn:#f0b429}}
+body{font:14px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem;margin:0 0 .5rem}h2{font-size:1.15rem;margin:2rem 0 0}p{margin:.3rem 0}figure{margin:1.5rem 0}
+figcaption{opacity:.75}
+div{overflow-x:auto}
+table{border-collapse:collapse;margin:.6rem 0;min-width:50%}
+th,td{padding:.2rem 1.2rem .2rem 0;text-align:left;vertical-align:top;white-space:nowrap;border-bottom:1px solid #8884}
+td:last-child{white-space:normal}
+.n{text-align:right;font-variant-numeric:tabular-nums}
+.warn{color:var(--warn);font-weight:600}.crit{color:var(--faulty);font-weight:600}
 .busy{fill:var(--busy)}.idle{fill:var(--idle)}.free{fill:var(--free)}.faulty{fill:var(--faulty)}.unknown{fill:var(--unknown)}
 svg{width:100%;height:auto}svg text{font-size:10px;fill:currentColor}
-@media print{body{margin:0;max-width:none}tr,svg{break-inside:avoid}*{print-color-adjust:exact}}";
+@media print{body{margin:0;max-width:none}td{white-space:normal}tr,svg{break-inside:avoid}*{print-color-adjust:exact}}";
 
 /// Draws the report. `period` is the period for people, `time` formats a time.
 pub fn html(report: &UsageReport, period: &str, time: &dyn Fn(u64) -> String) -> String {
@@ -28,15 +38,21 @@ pub fn html(report: &UsageReport, period: &str, time: &dyn Fn(u64) -> String) ->
         escaped(&report.summary())
     );
     let total = &report.total;
-    let _ = writeln!(
-        text,
-        "<p>Mean utilization {} %, {} GPU-hours held, {} of them idle, energy {} kWh, cost {}.</p>",
-        number(total.utilization_percent, 0),
-        number(Some(total.held_hours), 1),
-        number(Some(total.idle_held_hours), 1),
-        number(total.energy_kwh, 1),
-        number(total.cost, 2)
-    );
+    let mut facts = Vec::new();
+    if total.utilization_percent.is_some() {
+        facts.push(format!("mean utilization {} %", number(total.utilization_percent, 0)));
+    }
+    let (held, idle) = (number(Some(total.held_hours), 0), number(Some(total.idle_held_hours), 0));
+    facts.push(format!("{held} GPU-hours held, {idle} of them idle"));
+    if total.energy_kwh.is_some() {
+        facts.push(format!("energy {} kWh", number(total.energy_kwh, 0)));
+    }
+    if total.cost.is_some() {
+        facts.push(format!("cost {}", number(total.cost, 2)));
+    }
+    let facts = facts.join(", ");
+    let capital: String = facts.chars().take(1).flat_map(char::to_uppercase).collect();
+    let _ = writeln!(text, "<p>{capital}{}.</p>", facts.get(1..).unwrap_or_default());
     text += &chart(report);
     let rows: Vec<Vec<String>> = report.rows.iter().map(cells).collect();
     text += &table(&header(report.by), &rows);
@@ -45,9 +61,9 @@ pub fn html(report: &UsageReport, period: &str, time: &dyn Fn(u64) -> String) ->
         let rows: Vec<Vec<String>> = report
             .underused
             .iter()
-            .map(|one| vec![one.host.to_string(), format!("{:.0} % busy", one.busy_percent)])
+            .map(|one| vec![one.host.to_string(), format!("{:.0} %", one.busy_percent)])
             .collect();
-        text += &table(&["host".to_owned(), "use".to_owned()], &rows);
+        text += &table(&["host".to_owned(), "busy".to_owned()], &rows);
     }
     if !report.unused_allocations.is_empty() {
         text += "<h2>Unused Slurm allocations</h2>\n";
@@ -68,11 +84,12 @@ pub fn html(report: &UsageReport, period: &str, time: &dyn Fn(u64) -> String) ->
             .outages
             .iter()
             .map(|one| {
-                let hours = format!("{:.1} of {:.1} h unreachable", one.unreachable_hours, one.watched_hours);
-                vec![one.host.to_string(), hours]
+                let percent = one.unreachable_hours / one.watched_hours.max(f64::MIN_POSITIVE) * 100.0;
+                vec![one.host.to_string(), format!("{:.1}", one.unreachable_hours), format!("{percent:.0} %")]
             })
             .collect();
-        text += &table(&["host".to_owned(), "time".to_owned()], &rows);
+        let header = ["host", "hours unreachable", "of the time watched"].map(str::to_owned);
+        text += &table(&header, &rows);
     }
     if !report.findings.is_empty() {
         text += "<h2>Findings</h2>\n";
@@ -104,7 +121,8 @@ fn chart(report: &UsageReport) -> String {
     }
     let step = WIDTH / days.len() as f64;
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"State of the GPUs by day\">\n",
+        "<figure><figcaption>Share of the GPU time by day</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" \
+         aria-label=\"State of the GPUs by day\">\n",
         HEIGHT + 40.0
     );
     // Up to 14 labels fit.
@@ -127,7 +145,14 @@ fn chart(report: &UsageReport) -> String {
         }
         if index % label_every == 0 {
             let short = day.name.get(5..).unwrap_or(&day.name);
-            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{}\">{}</text>", HEIGHT + 14.0, escaped(short));
+            // The first and the last label must not be cut.
+            let middle = (x + step * 0.425).clamp(HALF_LABEL, WIDTH - HALF_LABEL);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{middle:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                HEIGHT + 14.0,
+                escaped(short)
+            );
         }
     }
     for (index, (class, word, _)) in states(&Usage::default()).into_iter().enumerate() {
@@ -139,7 +164,7 @@ fn chart(report: &UsageReport) -> String {
             y + 9.0
         );
     }
-    svg + "</svg>\n"
+    svg + "</svg></figure>\n"
 }
 
 /// The states from bottom to top: class, word, hours.
@@ -153,13 +178,33 @@ fn states(usage: &Usage) -> [(&'static str, &'static str, f64); 5] {
     ]
 }
 
+/// A table. Columns of numbers are aligned at the right, and columns without any value are left out.
 fn table(header: &[String], rows: &[Vec<String>]) -> String {
+    let values = |column: usize| {
+        rows.iter().filter_map(move |row| row.get(column)).filter(|cell| !cell.is_empty() && *cell != "-")
+    };
+    let is_number = |cell: &String| cell.trim_end_matches([' ', '%']).parse::<f64>().is_ok();
+    let columns: Vec<(usize, &str)> = (0..header.len())
+        .filter(|column| *column == 0 || values(*column).next().is_some())
+        .map(|column| (column, if column > 0 && values(column).all(is_number) { " class=\"n\"" } else { "" }))
+        .collect();
     let line = |cells: &[String], tag: &str| {
-        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+        let cells: String = columns
+            .iter()
+            .filter_map(|(column, class)| cells.get(*column).map(|cell| (cell, *class)))
+            .map(|(cell, class)| {
+                let class = match cell.as_str() {
+                    "warn" => " class=\"warn\"",
+                    "crit" => " class=\"crit\"",
+                    _ => class,
+                };
+                format!("<{tag}{class}>{}</{tag}>", escaped(cell))
+            })
+            .collect();
         format!("<tr>{cells}</tr>\n")
     };
-    let rows: String = rows.iter().map(|row| line(row, "td")).collect();
-    format!("<table>\n<thead>{}</thead>\n<tbody>\n{rows}</tbody></table>\n", line(header, "th"))
+    let body: String = rows.iter().map(|row| line(row, "td")).collect();
+    format!("<div><table>\n<thead>{}</thead>\n<tbody>\n{body}</tbody></table></div>\n", line(header, "th"))
 }
 
 fn escaped(text: &str) -> String {
@@ -194,9 +239,12 @@ mod tests {
         let report = UsageReport::new(&data, ReportGroup::Host, &Prices::default(), &|_| "1970-01-01".to_owned());
         let page = html(&report, "an hour", &|time| time.to_string());
         assert!(page.contains("<td>&lt;b&gt;</td>") && page.contains("&lt;script&gt;") && !page.contains("<script"));
+        assert!(page.contains("1970-01-01: 1.0 h busy</title>") && page.contains("prefers-color-scheme:dark"));
         assert!(
-            page.contains("1970-01-01: 1.0 h busy</title>") && page.contains("prefers") != page.contains("light dark")
+            page.contains("<th class=\"n\">GPU-hours</th>") && page.contains("<td class=\"warn\">warn</td>"),
+            "{page}"
         );
+        assert!(!page.contains("cost"), "without a price there is no cost: {page}");
         for outside in ["http:", "https:", "src=", "href=", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
