@@ -3,7 +3,7 @@
 use super::state::{Applied, CollectorState, EndFuture, Observer};
 use crate::cli::exit::warn;
 use crate::diagnosis::{FindingPhase, Transition};
-use crate::fleet::{Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Moment, Process, format_gpu_list};
+use crate::fleet::{Fleet, GpuState, Host, HostChange, JobKey, Moment, Process, gpu_ranges};
 use crate::store::history::{Batch, FindingRow, GpuName, HostRow, JobRow, MINUTE};
 use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
 use crate::store::{History, HistoryError, HistoryWriter};
@@ -14,10 +14,17 @@ use std::time::Duration;
 
 /// A sample stands for at most this many intervals before it. The rest of a longer gap is unknown.
 const MAX_INTERVALS: u32 = 3;
+/// A busy computer delays the samples of a simulation by up to this much real time, which is many intervals of a fast one.
+const HICCUP: Duration = Duration::from_secs(1);
 /// How long after its end a minute waits for samples that cover a part of it, besides the interval of the hosts.
 const GRACE: Duration = Duration::from_secs(2);
 /// More open minutes than this mean that the clock jumps; the oldest is written.
 const MAX_OPEN_MINUTES: usize = 8;
+
+/// See [`HICCUP`]; zero unless the fleet is simulated.
+fn hiccup(fleet: &Fleet) -> Duration {
+    if fleet.simulated { HICCUP.mul_f64(fleet.clock_speed()) } else { Duration::ZERO }
+}
 
 /// Turns updates into batches of one minute.
 pub(in crate::cli) struct HistoryRecorder {
@@ -156,7 +163,8 @@ impl HistoryRecorder {
         let interval = host.interval().max(Duration::from_secs(1));
         let step = self.samples.insert(host.name().clone(), now).map_or(interval, |before| now.since(before));
         // After a gap the sample stands for one interval, and the gap stays unknown.
-        let span = if step > interval * MAX_INTERVALS { interval } else { step };
+        let longest = (interval * MAX_INTERVALS).max(hiccup(&state.fleet));
+        let span = if step > longest { interval } else { step };
         let states = state.engine.states(host.id);
         let gpus: Vec<(GpuName, GpuSample, Option<f64>)> = host
             .gpus()
@@ -204,7 +212,7 @@ impl HistoryRecorder {
             row.last_seen = unix;
             let indexes: Vec<u32> =
                 held.iter().filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
-            row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
+            row.gpus = gpu_ranges(&indexes);
             let bytes: u64 =
                 processes.iter().filter_map(|process| process.gpu_memory_bytes()).fold(0, u64::saturating_add);
             row.memory_max_mib = row.memory_max_mib.max((bytes > 0).then_some(bytes >> 20));
@@ -240,7 +248,7 @@ impl HistoryRecorder {
             if in_use.is_none() {
                 let indexes: Vec<u32> =
                     held.iter().filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
-                job.row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
+                job.row.gpus = gpu_ranges(&indexes);
             }
             job.held += seconds * unused as f64;
             *job.unused.get_or_insert(0.0) += seconds * unused as f64;
@@ -339,7 +347,8 @@ impl Observer for HistoryRecorder {
         let is_data = matches!(applied.change, HostChange::Data | HostChange::FirstData);
         let Some(host) = state.fleet.host(applied.host).filter(|_| is_data) else { return };
         // The hello and the inventory are data as well.
-        if host.snapshots_seen > 0 && host.received_at.is_some_and(|at| applied.now.since(at) < host.interval() * 2) {
+        let latest = (host.interval() * 2).max(hiccup(&state.fleet));
+        if host.snapshots_seen > 0 && host.received_at.is_some_and(|at| applied.now.since(at) < latest) {
             self.sample(state, host, applied.now);
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of the recorder: jumps of the clock, and GPUs that Slurm has allocated.
+//! Tests of the recorder: gaps, jumps of the clock, and GPUs that Slurm has allocated.
 
 use super::*;
 use crate::config::{HostConfig, Thresholds};
@@ -6,7 +6,7 @@ use crate::diagnosis::Engine;
 use crate::fleet::{HostId, HostUpdate};
 use crate::sim::builder::{self, ProcessSample};
 use crate::store::HistoryReader;
-use crate::wire::{GpuInfo, Inventory, Owner};
+use crate::wire::{GpuInfo, Inventory, Owner, Snapshot};
 use std::path::PathBuf;
 
 /// A start of an hour.
@@ -145,4 +145,36 @@ fn without_slurm_the_unused_seconds_of_a_job_are_unknown() {
     let (reader, _folder) = recorded.finish();
     let totals = reader.job_totals(T, T + 3600).expect("reads");
     assert_eq!(totals.iter().map(|job| job.unused_seconds).collect::<Vec<_>>(), [None]);
+}
+
+/// Seconds of an hour in which a host with an interval of 3 s counts as reachable if a sample comes every 30 s.
+fn reachable(simulated: bool, speed: f64) -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("history.db");
+    let (history, _) = History::open(&path).expect("opens");
+    let config = Arc::new(HostConfig { interval: Duration::from_secs(3), ..HostConfig::named("hgx-01") });
+    let start = 1_800_000_000;
+    let at = |seconds| Moment::new(Duration::from_secs(seconds), Duration::from_secs(start + seconds));
+    let fleet = Fleet::new(&[config], simulated, at(0)).with_clock_speed(speed);
+    let mut state = CollectorState::new(fleet, Engine::default());
+    let (recorder, result) = HistoryRecorder::importing(history);
+    state.observe(recorder);
+    state.apply(HostId(0), HostUpdate::Inventory(Box::default()), at(0));
+    for seconds in (0..3600).step_by(30) {
+        let snapshot =
+            Snapshot { monotonic_seconds: seconds as f64, interval_seconds: Some(3.0), ..Snapshot::default() };
+        state.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshot)), at(seconds));
+        state.tick(at(seconds));
+    }
+    drop(state.finish(at(3600)));
+    result.result().expect("written");
+    let reader = HistoryReader::open(&path).expect("opens");
+    reader.host_totals(start, start + 3600).expect("reads")[0].reachable_seconds
+}
+
+#[test]
+fn a_gap_is_unreachable_except_in_a_simulation_that_is_faster_than_its_computer() {
+    assert_eq!(reachable(false, 1.0), 357, "one interval for each sample; the first one is before the hour");
+    assert_eq!(reachable(true, 1.0), 357);
+    assert!(reachable(true, 60.0) >= 3540);
 }
