@@ -499,6 +499,13 @@ impl App {
         &self.derived.totals
     }
 
+    /// Returns the collector that relays all hosts, if one does.
+    pub fn relaying_collector(&self) -> Option<&SafeText> {
+        let mut collectors = self.fleet.hosts().iter().map(|host| host.config.relayed_by.as_ref());
+        let first = collectors.next()??;
+        collectors.all(|collector| collector == Some(first)).then_some(first)
+    }
+
     /// Returns the number of hosts in each connection state.
     pub fn links(&self) -> LinkCounts {
         self.derived.links

@@ -249,6 +249,7 @@ pub struct RelayedHosts {
     retry: mpsc::Sender<()>,
     queries: mpsc::Sender<HistoryQuery>,
     has_history: bool,
+    is_simulated: bool,
     _tasks: JoinSet<()>,
 }
 
@@ -265,6 +266,7 @@ impl RelayedHosts {
         let (queries, queried) = mpsc::channel(WAITING_QUERIES);
         let (histories, answers) = mpsc::channel(WAITING_QUERIES);
         let has_history = relay.info().is_some_and(|info| info.history);
+        let is_simulated = relay.info().is_some_and(|info| info.simulated);
         let (commands, orders) = mpsc::channel(WAITING_COMMANDS);
         let (retry, retries) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
@@ -281,7 +283,12 @@ impl RelayedHosts {
             let _receiver_dropped = follower.run(relay, first).await;
         });
         tasks.spawn(act(hosts.to_vec(), route, shared, updates, orders));
-        (Self { commands, retry, queries, has_history, _tasks: tasks }, receiver, answers)
+        (Self { commands, retry, queries, has_history, is_simulated, _tasks: tasks }, receiver, answers)
+    }
+
+    /// Whether the collector watches a simulated fleet.
+    pub fn is_simulated(&self) -> bool {
+        self.is_simulated
     }
 
     /// Whether the collector answers requests for histories. Earlier versions ignore them.

@@ -101,6 +101,9 @@ pub struct StoredGpu {
     /// The share of the known time in which a process or an allocation held it, in tenths of a percent.
     #[serde(deserialize_with = "limits::at_most::<MAX_POINTS, _, _>")]
     pub held_permille: Vec<Option<i32>>,
+    /// The share of the known time in which it was faulty or its job hung, in tenths of a percent.
+    #[serde(deserialize_with = "limits::at_most::<MAX_POINTS, _, _>")]
+    pub faulty_permille: Vec<Option<i32>>,
     /// Mean memory in use in MiB.
     #[serde(deserialize_with = "limits::at_most::<MAX_POINTS, _, _>")]
     pub memory_mib: Vec<Option<i32>>,
@@ -131,6 +134,8 @@ pub enum StoredMetric {
     Utilization,
     /// The share of the time in which the GPU was held, in percent.
     Held,
+    /// The share of the time in which the GPU was faulty or its job hung, in percent.
+    Faulty,
     /// Mean memory in use in bytes.
     Memory,
     /// Mean power in watts.
@@ -145,6 +150,7 @@ impl StoredGpu {
         match metric {
             StoredMetric::Utilization => (&self.utilization_permille, 0.1),
             StoredMetric::Held => (&self.held_permille, 0.1),
+            StoredMetric::Faulty => (&self.faulty_permille, 0.1),
             StoredMetric::Memory => (&self.memory_mib, 1_048_576.0),
             StoredMetric::Power => (&self.power_watts, 1.0),
             StoredMetric::Temperature => (&self.temperature_celsius, 1.0),

@@ -42,6 +42,7 @@ fn read(path: &Path, query: &HistoryQuery, unix: Duration) -> Result<StoredHisto
             memory_total_mib: name.memory_mib,
             utilization_permille: vec![None; points],
             held_permille: vec![None; points],
+            faulty_permille: vec![None; points],
             memory_mib: vec![None; points],
             power_watts: vec![None; points],
             temperature_celsius: vec![None; points],
@@ -77,6 +78,7 @@ fn add_row(gpu: &mut StoredGpu, point: usize, row: &GpuRow) {
     set(&mut gpu.utilization_permille, row.utilization_permille);
     // A faulty GPU counts as held, as in reports.
     set(&mut gpu.held_permille, Some((known - states.free) * 1000 / known));
+    set(&mut gpu.faulty_permille, Some(states.faulty * 1000 / known));
     set(&mut gpu.memory_mib, row.memory_mib);
     set(&mut gpu.power_watts, row.energy_joules.map(|joules| (joules + known / 2) / known));
     if let Some(slot) = gpu.temperature_celsius.get_mut(point) {

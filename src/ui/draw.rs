@@ -13,7 +13,7 @@
 
 use super::areas::ScreenAreas;
 use super::canvas::{Canvas, Segments};
-use super::format::{clock, gib, interval, plural, short, watts};
+use super::format::{clock, gib, interval, plural, short, shorten_host_name, watts};
 use super::theme::Theme;
 use super::{dialogs, findings, gpu, grid, hang_report, help, host, list, log, process, stored_history, users, wall};
 use crate::app::layout::MIN_SIZE;
@@ -219,6 +219,9 @@ fn right_side(canvas: &Canvas<'_>, app: &App, now: Moment) -> Segments {
     }
     if app.prompts().count() > 0 {
         line.click(1, Action::OpenPrompts);
+    }
+    if let Some(collector) = app.relaying_collector() {
+        line.add(CLOCK + 1, 3, short!("via {}", shorten_host_name(collector).as_str()), theme.plain);
     }
     line.add(INTERVAL, 3, short!("every {}", interval(app.interval()).as_str()), theme.dim);
     line.add(CLOCK, 3, clock(now, app.settings.utc_offset_seconds), theme.plain);

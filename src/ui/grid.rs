@@ -173,7 +173,7 @@ pub(super) fn draw_pane(
     let is_connected = host_state::is_connected(app, host);
     if is_connected {
         if let Some(footer) = footer {
-            draw_pane_footer(canvas, footer, host, summary.is_fresh);
+            draw_pane_footer(canvas, footer, app, host, summary.is_fresh);
         }
     } else {
         // The last values stay below the reason.
@@ -272,7 +272,7 @@ pub(super) fn draw_pane_title(
 }
 
 /// Draws CPU and memory on the left and the load on the right.
-fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, host: &Host, is_fresh: bool) {
+fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, app: &App, host: &Host, is_fresh: bool) {
     let Some(snapshot) = host.snapshot.as_ref().filter(|_| line.width >= 16) else { return };
     let reading = &snapshot.host;
     let style = if is_fresh { canvas.theme.plain } else { canvas.theme.dim };
@@ -282,7 +282,8 @@ fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, host: &Host, is_fresh: 
     if let Some(source) = source.filter(|source| **source != ReadingSource::Probe) {
         left.add(4, 0, short!("via {}", source.as_str()), canvas.theme.warn);
     }
-    if let Some(collector) = &host.config.relayed_by {
+    // The header names a collector that relays all hosts.
+    if let Some(collector) = host.config.relayed_by.as_ref().filter(|_| app.relaying_collector().is_none()) {
         left.add(0, 1, short!("via {collector}"), canvas.theme.dim);
     }
     if let Some(cpu) = reading.cpu_percent {

@@ -14,7 +14,7 @@ use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{ShortString, columns, gib, rounded, short, shorten_host_name};
 use super::{gpu, host_state};
 use crate::app::{App, CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, ChartSpan, HistoryGpu, Metric, StoredChart};
-use crate::fleet::{DatedHistory, Host, Moment, StoredGpu};
+use crate::fleet::{DatedHistory, Host, Moment, StoredGpu, StoredMetric};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ratatui::layout::Rect;
@@ -178,7 +178,7 @@ impl HistoryView<'_> {
                 // Full columns of consecutive rows would merge.
                 scale.high += (scale.high - scale.low) * 0.6;
             }
-            chart::draw(canvas, chart, &points, &scale, theme.busy);
+            self.draw_points(canvas, chart, stored, metric, points, &scale);
         } else {
             line.add(19, 2, short!("no readings in this time"), theme.dim);
         }
@@ -214,7 +214,7 @@ impl HistoryView<'_> {
             }
             heading.fit(cell.width.saturating_sub(2));
             heading.draw(canvas, cell.x + 1, cell.y, cell.width.saturating_sub(2));
-            chart::draw(canvas, inner, &points, &scale, theme.busy);
+            self.draw_points(canvas, inner, stored, *metric, points, &scale);
         }
         // Below the last chart of each column.
         let lowest = |x: u16| cells.iter().filter(|cell| cell.x == x).map(|cell| cell.bottom()).max();
@@ -222,6 +222,31 @@ impl HistoryView<'_> {
             let x = cell.x + AXIS_COLUMNS;
             self.time_axis(canvas, x, cell.bottom(), cell.width.saturating_sub(AXIS_COLUMNS + 1));
         }
+    }
+
+    /// Draws a chart. The utilization of a GPU that is faulty, or whose job hangs, is no work and has another colour.
+    fn draw_points(
+        &self,
+        canvas: &mut Canvas<'_>,
+        area: Rect,
+        stored: &StoredGpu,
+        metric: Metric,
+        mut points: Vec<Option<f32>>,
+        scale: &Scale,
+    ) {
+        let theme = canvas.theme;
+        if metric == Metric::Utilization {
+            let (span, count) = (self.span.duration(), points.len());
+            let faulty = self.history.points(stored, StoredMetric::Faulty, self.now, span, count);
+            let is_faulty = |share: &Option<f32>| share.is_some_and(|percent| percent >= 50.0);
+            let no_work: Vec<Option<f32>> =
+                points.iter().zip(&faulty).map(|(point, share)| point.filter(|_| is_faulty(share))).collect();
+            chart::draw(canvas, area, &no_work, scale, theme.utilization_style(true));
+            for (point, share) in points.iter_mut().zip(&faulty) {
+                point.take_if(|_| is_faulty(share));
+            }
+        }
+        chart::draw(canvas, area, &points, scale, theme.busy);
     }
 
     fn points(&self, stored: &StoredGpu, metric: Metric, columns: u16) -> Vec<Option<f32>> {
@@ -400,6 +425,7 @@ mod tests {
                     (point < points / 2 || point > points / 2 + points / 8).then_some(if index == 0 { 800 } else { 0 })
                 })
                 .collect(),
+            faulty_permille: (0..points).map(|point| Some(if point < points / 4 { 1000 } else { 0 })).collect(),
             mean_utilization_permille: Some(if index == 0 { 800 } else { 0 }),
             busy_seconds: if index == 0 { 70_000 } else { 0 },
             free_seconds: if index == 0 { 0 } else { 70_000 },
@@ -447,6 +473,8 @@ mod tests {
         let chart: Vec<char> = shown[8].chars().skip(6).collect();
         let blank = chart.iter().filter(|character| **character == ' ').count();
         assert!((7..=11).contains(&blank), "an eighth of 73 columns: {shown:#?}");
+        let buffer = cells(&app, (80, 24));
+        assert_ne!(buffer[(10, 8)].fg, buffer[(70, 8)].fg, "time in which a job hangs has another colour");
         assert!(shown.iter().any(|line| line.starts_with("  GPU 1  util 0%  busy 0%")), "{shown:#?}");
         let is_axis = |line: &&String| line.contains("│18:00") && line.contains("│Thu 13") && line.ends_with("now");
         assert_eq!(shown.iter().filter(is_axis).count(), 1, "{shown:#?}");

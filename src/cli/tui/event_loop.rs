@@ -96,6 +96,8 @@ async fn show(
     let (view, view_state, view_message) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
+    // A collector may watch a simulated fleet; the screen says so, and keeps its own files.
+    let shows_simulation = simulated || relayed.as_ref().is_some_and(|(relayed, ..)| relayed.is_simulated());
     let (connections, updates, histories) = if let Some((relayed, updates, histories)) = relayed {
         let histories = match (relayed.has_history(), history) {
             (true, _) => HistorySource::Relay(histories),
@@ -113,7 +115,8 @@ async fn show(
     // From here on the terminal's settings are changed. A signal waits for the event loop, which restores them.
     let reply = query_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), reply.is_light);
-    let mut app = App::new(Fleet::new(&hosts, simulated, now).with_clock_speed(clock.speed()), settings, engine, now);
+    let mut app =
+        App::new(Fleet::new(&hosts, shows_simulation, now).with_clock_speed(clock.speed()), settings, engine, now);
     app.apply_settings_file(preferences);
     if let Some(view_state) = view_state {
         app.restore_view_state(&view_state);
