@@ -672,10 +672,12 @@ impl Cli {
             );
         }
         let Some(command) = &self.command else { return Ok(()) };
-        let takes_collector =
-            matches!(command, Command::Status(_) | Command::Free(_) | Command::Findings(_) | Command::History(_));
+        let takes_collector = matches!(
+            command,
+            Command::Status(_) | Command::Free(_) | Command::Findings(_) | Command::Why(_) | Command::History(_)
+        );
         if global.collector.is_some() && !takes_collector {
-            let hint = "the screen, `status`, `free`, `findings` and `history` take --collector";
+            let hint = "the screen, `status`, `free`, `findings`, `why` and `history` take --collector";
             return error(format!("`{}` does not take --collector", command.name()), hint);
         }
         if let Some(option) = first(&screen_options) {

@@ -78,6 +78,7 @@ fn valid_command_lines_are_accepted() {
         "history hgx-01:3",
         "history hgx-01 hosts.toml --store lab.db --theme dark",
         "--collector lab-head history hgx-01:3",
+        "--collector lab-head why hgx-01:4711",
         "--demo history hgx-01 --store lab.db",
         "explain",
         "explain stuck-spin",

@@ -28,6 +28,7 @@ pub mod why;
 
 mod background_writer;
 mod collector_answer;
+mod connections;
 mod dispatch;
 mod exit;
 mod heap;

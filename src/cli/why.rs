@@ -1,6 +1,7 @@
 //! `gpufleet why`: examines a job that looks hung and prints which host, rank and operation hold it up.
 
 use super::command_context::CommandContext;
+use super::connections::{Connections, follow_collector};
 use super::exit::{HANG_LIKELY, HANG_PROVEN, INCOMPLETE, print_json, stdout_paint};
 use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{NextUpdate, Prompter};
@@ -28,7 +29,8 @@ const WATCH_SPAN: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(250);
 
 /// Examines the named process, or the job with the worst finding. The exit code tells what was found.
-pub async fn run(setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
+pub async fn run(mut setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
+    let relayed = follow_collector(&mut setup).await?;
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let target = arguments.target().map(|target| find_host(&target, &hosts)).transpose()?;
     let mut exit_signals = ExitSignals::new()?;
@@ -43,13 +45,19 @@ pub async fn run(setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode,
         // An earlier run may have seen the job at work: NCCL RAS is queried only then.
         SavedStateFile::restore_only(&Directories::find(), &mut run.engine, clock.now());
     }
-    let (host_tasks, mut updates) = HostTasks::start(&hosts, source, clock);
+    // Through a collector, examinations go over own sessions to the hosts.
+    let (connections, mut updates) = if let Some((relayed, updates, _)) = relayed {
+        (Connections::Relayed(relayed), updates)
+    } else {
+        let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
+        (Connections::Direct(host_tasks), updates)
+    };
     let examined = tokio::select! {
         code = exit_signals.next() => return Ok(ExitCode::from(code)),
-        examined = run.examine(&host_tasks, &mut updates, target, arguments) => examined?,
+        examined = run.examine(&connections, &mut updates, target, arguments) => examined?,
     };
     // Close the connections first: a reader that stops reading must not hold a session on a server.
-    drop(host_tasks);
+    drop(connections);
     if let Some(investigation) = examined {
         return run.print(&investigation, arguments);
     }
@@ -82,7 +90,7 @@ impl WhyRun {
     /// Waits for the hosts, chooses the job and examines it. Returns `None` if no job is named and none looks hung.
     async fn examine(
         &mut self,
-        host_tasks: &HostTasks,
+        connections: &Connections,
         updates: &mut HostUpdates,
         target: Option<(HostId, u32)>,
         arguments: &WhyArgs,
@@ -103,7 +111,7 @@ impl WhyRun {
         }
         let mut progress = None;
         loop {
-            self.send_due(host_tasks, &mut investigation);
+            self.send_due(connections, &mut investigation);
             let now_at = investigation.progress();
             if progress.replace(now_at) != Some(now_at) {
                 report_progress(&investigation, now_at, self.clock.now(), self.clock.speed());
@@ -139,11 +147,11 @@ impl WhyRun {
         }
     }
 
-    fn send_due(&mut self, host_tasks: &HostTasks, investigation: &mut Investigation) {
+    fn send_due(&mut self, connections: &Connections, investigation: &mut Investigation) {
         let now = self.clock.now();
         for (host, request) in investigation.requests_due(self.one_shot.fleet(), &self.engine, now) {
             let id = request.reply_id();
-            if !host_tasks.command(host, Command::Request(request))
+            if !connections.command(host, Command::Request(request))
                 && let Some(id) = id
             {
                 let outcome = ReplyOutcome::Refused("too many requests wait for this host".into());

@@ -14,7 +14,7 @@
 //!            "alive"
 //! ```
 
-use crate::config::HostConfig;
+use crate::config::{HostConfig, PARAMETERS, RULES, Thresholds};
 use crate::diagnosis::{Confidence, FindingPhase, Severity};
 use crate::fleet::recording::RecordedError;
 use crate::fleet::{HistoryQuery, HistoryReply, JobKey, ProcessKey, StoredHistory};
@@ -24,6 +24,7 @@ use crate::wire::{Message, SafeText};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
+use std::sync::Arc;
 
 /// The version of the protocol between collector and viewer. It rises when a line is removed or changes its meaning, not
 /// when a line or a field is added.
@@ -187,6 +188,61 @@ pub struct HostInfo {
     pub shared_account: bool,
     /// The sampling interval in seconds.
     pub interval_seconds: f64,
+    /// The `[diagnosis]` tables that apply to it; absent for the defaults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thresholds: Option<ThresholdsInfo>,
+}
+
+/// The thresholds of a host that differ from the defaults.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThresholdsInfo {
+    /// Rules that are switched off, at most 256.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_RULES, _, _>")]
+    off: Vec<SafeText>,
+    /// Additional model servers, at most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_TAGS, _, _>")]
+    model_servers: Vec<SafeText>,
+    /// The host serves models.
+    is_serving: bool,
+    /// Rule, key and value, at most 1024. Rules and keys that a viewer does not know are ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::at_most::<MAX_SUBJECTS, _, _>")]
+    values: Vec<(SafeText, SafeText, f64)>,
+}
+
+impl ThresholdsInfo {
+    fn new(thresholds: &Thresholds) -> Self {
+        let mut thresholds = thresholds.clone();
+        let off =
+            (0..).zip(RULES).filter(|(place, _)| thresholds.is_off(*place)).map(|(_, rule)| rule.into()).collect();
+        let mut values = Vec::new();
+        for parameter in PARAMETERS {
+            if let Some(value) = thresholds.value_mut(parameter.rule, parameter.key)
+                && (*value - parameter.default).abs() > 0.0
+            {
+                values.push((parameter.rule.into(), parameter.key.into(), *value));
+            }
+        }
+        let model_servers = thresholds.model_servers.iter().take(MAX_TAGS).cloned().collect();
+        Self { off, model_servers, is_serving: thresholds.is_serving, values }
+    }
+
+    fn thresholds(&self) -> Thresholds {
+        let mut thresholds = Thresholds {
+            model_servers: self.model_servers.clone(),
+            is_serving: self.is_serving,
+            ..Thresholds::default()
+        };
+        for (place, rule) in RULES.iter().enumerate() {
+            thresholds.off |= u64::from(self.off.iter().any(|off| *off == **rule)) << place;
+        }
+        for (rule, key, value) in self.values.iter().filter(|(_, _, value)| value.is_finite() && *value >= 0.0) {
+            if let Some(known) = thresholds.value_mut(rule, key) {
+                *known = *value;
+            }
+        }
+        thresholds
+    }
 }
 
 /// Entries of a list beyond this number are dropped; hosts.toml has fewer.
@@ -203,6 +259,7 @@ impl HostInfo {
             reserved: config.reserved.iter().take(MAX_GPUS).copied().collect(),
             shared_account: config.shared_account,
             interval_seconds: config.interval.as_secs_f64(),
+            thresholds: config.thresholds.as_deref().map(ThresholdsInfo::new),
         }
     }
 
@@ -213,6 +270,9 @@ impl HostInfo {
         config.note.clone_from(&self.note);
         config.reserved = self.reserved.iter().take(MAX_GPUS).copied().collect();
         config.shared_account = self.shared_account;
+        // Thresholds of the viewer's own hosts.toml have priority.
+        let thresholds = config.thresholds.take();
+        config.thresholds = thresholds.or_else(|| self.thresholds.as_ref().map(|info| Arc::new(info.thresholds())));
         let interval = std::time::Duration::try_from_secs_f64(self.interval_seconds).unwrap_or(config.interval);
         config.interval = interval.clamp(HostConfig::MIN_INTERVAL, HostConfig::MAX_INTERVAL);
     }
@@ -481,4 +541,29 @@ pub fn decode(line: &[u8]) -> Result<Frame, FrameError> {
         codec::check_limits(message).map_err(FrameError::Wire)?;
     }
     Ok(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_viewer_uses_the_thresholds_of_the_collector_unless_it_has_its_own() {
+        let mut thresholds =
+            Thresholds { is_serving: true, model_servers: vec!["myserve".into()], ..Thresholds::default() };
+        thresholds.stuck_spin.warn_after = 7.0;
+        thresholds.off |= 1 << 2;
+        let config = HostConfig { thresholds: Some(Arc::new(thresholds.clone())), ..HostConfig::named("hgx-01") };
+        let line = encode(&Frame::Hosts { first: 0, list: vec![HostInfo::new(&config)] }).expect("a line");
+        let Ok(Frame::Hosts { list, .. }) = decode(&line) else { panic!("{}", String::from_utf8_lossy(&line)) };
+        let mut viewer = HostConfig::named("hgx-01");
+        list[0].apply(&mut viewer);
+        assert_eq!(viewer.thresholds.as_deref(), Some(&thresholds));
+        let mut own = HostConfig { thresholds: Some(Arc::new(Thresholds::default())), ..HostConfig::named("hgx-01") };
+        list[0].apply(&mut own);
+        assert_eq!(own.thresholds.as_deref(), Some(&Thresholds::default()));
+        let values = vec![("new-rule".into(), "x".into(), 1.0), ("stuck-spin".into(), "warn_after".into(), -1.0)];
+        let unknown = ThresholdsInfo { values, off: vec!["new-rule".into()], ..ThresholdsInfo::default() };
+        assert_eq!(unknown.thresholds(), Thresholds::default());
+    }
 }

@@ -386,6 +386,32 @@ fn the_screen_shows_relayed_hosts_acts_over_its_own_session_and_reconnects() {
     assert_eq!(pty.exit_code(), 0);
 }
 
+#[test]
+fn why_examines_a_job_of_a_collector_over_an_own_session() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let _collector = start_collector(&lab, &hosts, &[]);
+    let machine = machine(&lab, &program_path());
+    let own = std::fs::read_to_string(&hosts).expect("hosts.toml");
+    let own = own.split("[[hosts]]").nth(1).expect("a host");
+    let more = format!("\n[[hosts]]{own}user = \"{}\"\n", machine.user());
+    let configuration = viewer_configuration(&lab, &machine, &more);
+    let pid = lab.hosts[0].worker_pid();
+    let job = format!("hgx-01:{pid}");
+    let (json, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "why", "--json", &job]);
+    assert_eq!((code, error.as_str()), (0, ""), "{json}");
+    let report: Value = serde_json::from_str(&json).expect("JSON");
+    let process = &report["processes"][0];
+    assert_eq!(
+        (&process["pid"], &process["mine"], &process["readings"]),
+        (&pid.into(), &true.into(), &2.into()),
+        "{report}"
+    );
+    let (_, error, code) = view(&lab, &configuration, &["--collector", "lab-head", "why", "hgx-09:1"]);
+    assert_eq!(code, 2);
+    assert!(error.starts_with("gpufleet: no host `hgx-09` among the 1 selected ones"), "{error}");
+}
+
 /// Writes three hours of a GPU that was busy except for the second hour, until now.
 fn write_history(path: &Path, uuid: &str) {
     let (mut history, _) = History::open(path).expect("opens");

@@ -16,18 +16,17 @@ use super::terminal::print_error;
 use super::terminal_manager::{JobControlEvent, JobControlSignals, TerminalInput, TerminalManager};
 use crate::app::{App, Effect, Event, SettingsFile};
 use crate::cli::arguments::{HistoryArgs, ScreenArgs, Theme};
-use crate::cli::collector_answer::{Picture, read_picture};
 use crate::cli::command_context::CommandContext;
+use crate::cli::connections::{Connections, follow_collector};
 use crate::cli::exit::INTERRUPTED;
 use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{Command, HostTasks, HostUpdates, RelayRoute, RelayedHosts, Source};
+use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
-use crate::fleet::{Clock, Fleet, HistoryReply, HostId};
-use crate::share::ViewerEvent;
+use crate::fleet::{Clock, Fleet, HostId};
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
@@ -79,7 +78,7 @@ async fn show(
             "cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"
         ))
     };
-    let relayed = read_hosts(&mut setup).await?;
+    let relayed = follow_collector(&mut setup).await?;
     let opening =
         history.map(|arguments| find_host(arguments, setup.hosts.iter().map(|host| &host.name))).transpose()?;
     let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;
@@ -169,54 +168,6 @@ async fn show(
 /// Error: `gpufleet history` through a collector that has nothing to show.
 const NO_REMOTE_HISTORY: &str = "the collector keeps no history, or it is older than this gpufleet\n  hint: install this \
                                  version there, and start `gpufleet collect` without --demo";
-
-/// Where the updates come from.
-enum Connections {
-    /// From the hosts.
-    Direct(HostTasks),
-    /// From a collector.
-    Relayed(RelayedHosts),
-}
-
-impl Connections {
-    fn record_input(&self) {
-        // A collector has its own policy for lost hosts.
-        if let Self::Direct(host_tasks) = self {
-            host_tasks.record_input();
-        }
-    }
-
-    fn command(&self, id: HostId, command: Command) -> bool {
-        match self {
-            Self::Direct(host_tasks) => host_tasks.command(id, command),
-            Self::Relayed(relayed) => relayed.command(id, command),
-        }
-    }
-}
-
-/// The hosts of a collector, their updates, and the answers to requests for histories.
-type RelayedParts = (RelayedHosts, HostUpdates, mpsc::Receiver<HistoryReply>);
-
-/// With `--collector`, reads the picture of the collector, sets the hosts to show and follows it from then on. Prompts
-/// appear on the terminal, because the screen needs the hosts.
-async fn read_hosts(setup: &mut CommandContext) -> Result<Option<RelayedParts>, CommandError> {
-    let Some(chosen) = setup.collector.take() else { return Ok(None) };
-    let Source::Ssh(ssh) = &setup.source else { return Ok(None) };
-    let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
-    let route = RelayRoute {
-        machine: Arc::clone(&chosen.machine),
-        ssh: Arc::clone(ssh),
-        clock: setup.clock,
-        user: user.map(SafeText::from),
-    };
-    let Picture { relay, events } = read_picture(setup, &chosen, true).await?;
-    setup.hosts = chosen.hosts(relay.hosts())?;
-    let updates = events.into_iter().filter_map(|event| match event {
-        ViewerEvent::Update(id, update) => Some((id, update)),
-        _ => None,
-    });
-    Ok(Some(RelayedHosts::start(relay, updates.collect(), &setup.hosts, route)))
-}
 
 /// The running screen.
 struct EventLoop<'a> {
