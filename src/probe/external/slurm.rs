@@ -285,17 +285,20 @@ fn running_jobs(text: &str) -> Vec<SlurmJob> {
 /// GRES=gpu:h100:2(IDX:0-1)`, for each group of nodes.
 fn job_gpus(text: &str, node: &str) -> Vec<u32> {
     let mut is_node = false;
-    let mut gpus = Vec::new();
+    let mut gpus: Vec<u32> = Vec::new();
     for word in text.split_whitespace() {
         if let Some(nodes) = word.strip_prefix("Nodes=") {
             is_node = hostlist_contains(nodes, node);
         } else if let Some(gres) = word.strip_prefix("GRES=").filter(|_| is_node) {
-            gpus.extend(gres_gpus(gres));
+            // A few indices: sorting takes more code than it saves time.
+            for gpu in gres_gpus(gres) {
+                if let Err(place) = gpus.binary_search(&gpu) {
+                    gpus.insert(place, gpu);
+                }
+            }
             is_node = false;
         }
     }
-    gpus.sort_unstable();
-    gpus.dedup();
     gpus.truncate(MAX_GPUS as usize);
     gpus
 }
