@@ -60,9 +60,9 @@ pub enum StoredChart<'a> {
 pub struct HistoryGpu<'a> {
     /// The index on its host.
     pub index: u32,
-    /// What the driver reports; `None` for a GPU that is gone, or while nothing is known about the host.
+    /// The inventory of the driver; `None` for a GPU that is gone, or while nothing is known about the host.
     pub info: Option<&'a GpuInfo>,
-    /// What the store has about it.
+    /// The GPU in the store.
     pub stored: Option<&'a StoredGpu>,
 }
 

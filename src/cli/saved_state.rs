@@ -137,7 +137,7 @@ pub(super) fn read_state<T: Send + 'static>(
 }
 
 /// Returns the result of `work`, or `None` if it takes too long. Its thread stays behind then.
-fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+pub(super) fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, result) = mpsc::channel();
     std::thread::spawn(move || {
         // The receiver may have given up.

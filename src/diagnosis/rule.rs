@@ -181,7 +181,7 @@ rules! {
              nothing (see job-stalled)",
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
                  is info after 25 min if its workers or its storage are the cause, or after 35 min if it works in \
-                 short bursts. Below 65 % it is info after 35 min if each worker uses 95 % of a core while the main \
+                 short bursts. Below 65 % it is info after 35 min if the workers use 95 % of a core each, on average, while the main \
                  process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }

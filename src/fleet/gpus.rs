@@ -114,14 +114,6 @@ pub fn format_gpu_list(indexes: &[u32], style: GpuListStyle) -> String {
     }
 }
 
-/// All GPU indexes, sorted, without a word: `0-2,7`; empty for an empty list.
-pub fn gpu_ranges(indexes: &[u32]) -> String {
-    let mut sorted = indexes.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    joined(&sorted, GpuListStyle::Ranges)
-}
-
 fn joined(indexes: &[u32], style: GpuListStyle) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut rest = indexes;
@@ -257,7 +249,6 @@ mod tests {
             assert_eq!(format_gpu_list(indexes, GpuListStyle::Ranges), ranges);
             assert_eq!(format_gpu_list(indexes, GpuListStyle::Each), each);
         }
-        assert_eq!(gpu_ranges(&[7, 0, 1, 2]), "0-2,7");
     }
 
     fn states(of: &[GpuState]) -> Vec<(GpuState, Option<Moment>)> {

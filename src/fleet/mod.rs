@@ -33,7 +33,7 @@ pub use connection::{
 pub use distributed_jobs::{DistributedJob, distributed_jobs};
 pub use filter::{Filter, FilterError, FilterInput, RowFacts, SYNTAX as FILTER_SYNTAX};
 pub use free_gpus::{FreeGpu, FreeHost, GpuRequirements, choose_gpus, cuda_environment, free_gpus};
-pub use gpus::{GpuListStyle, GpuState, Totals, format_gpu_list, gpu_list, gpu_ranges};
+pub use gpus::{GpuListStyle, GpuState, Totals, format_gpu_list, gpu_list};
 pub use history::{GpuMetric, History, ProcessMetric, SeriesKey};
 pub use host::{Fleet, Host, HostChange, HostId};
 pub use list::{FilteredRows, FoldState, Group, ListOrder, ListRow, RowCache, SortKey};

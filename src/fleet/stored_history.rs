@@ -18,6 +18,10 @@ const MINUTE: u64 = 60;
 /// Longer points consist of whole quarter-hours.
 const QUARTER: u64 = 900;
 
+/// The longest point and the longest span that the store is asked for, in seconds: a read must end.
+const MAX_STEP: u64 = 31 * 86_400;
+const MAX_SPAN: u64 = 3 * 366 * 86_400;
+
 /// A request for the history of one host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryQuery {
@@ -32,12 +36,13 @@ pub struct HistoryQuery {
 }
 
 impl HistoryQuery {
-    /// Returns whether the points have a length that the store can serve, and are not too many.
+    /// Returns whether the points have a length that the store can serve, are not too many, and reach not too far back.
     pub fn is_valid(&self) -> bool {
         let unit = if self.step_seconds < QUARTER { MINUTE } else { QUARTER };
         self.step_seconds > 0
             && self.step_seconds.is_multiple_of(unit)
-            && self.span_seconds > 0
+            && self.step_seconds <= MAX_STEP
+            && (1..=MAX_SPAN).contains(&self.span_seconds)
             && self.span_seconds.div_ceil(self.step_seconds) < MAX_POINTS as u64
     }
 
@@ -226,7 +231,9 @@ mod tests {
     #[test]
     fn the_store_can_serve_a_valid_query() {
         assert!(query(7200, 60).is_valid() && query(86_400, 900).is_valid() && query(21_600, 120).is_valid());
-        for (span, step) in [(7200, 0), (7200, 61), (86_400, 960), (0, 60), (86_400, 60), (u64::MAX, 900)] {
+        for (span, step) in
+            [(7200, 0), (7200, 61), (86_400, 960), (0, 60), (86_400, 60), (u64::MAX, 900), (1, 900 * 10_u64.pow(15))]
+        {
             assert!(!query(span, step).is_valid(), "{span} {step}");
         }
     }

@@ -4,6 +4,7 @@ use crate::fleet::{HistoryQuery, HistoryReply, StoredGpu, StoredHistory};
 use crate::store::rollup::GpuRow;
 use crate::store::{HistoryError, HistoryReader};
 use crate::wire::SafeText;
+use crate::wire::limits::MAX_GPUS;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,7 +61,7 @@ fn read(path: &Path, query: &HistoryQuery, unix: Duration) -> Result<StoredHisto
         gpu
     };
     let age_seconds = unix.saturating_sub(begins).as_secs_f64();
-    Ok(StoredHistory { step_seconds: step, age_seconds, gpus: gpus.into_values().map(finish).collect() })
+    Ok(StoredHistory { step_seconds: step, age_seconds, gpus: gpus.into_values().take(MAX_GPUS).map(finish).collect() })
 }
 
 /// Writes the values of a period to its point.

@@ -451,6 +451,9 @@ pub struct FlightRecorderDump {
     pub file: SafeText,
     /// Time since it was written.
     pub age_seconds: f64,
+    /// The environment of the process does not name the path: every job of the account uses it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_default_path: bool,
     /// Version of its format, for example `2.10`.
     pub version: SafeText,
     /// Number of operations in it.

@@ -19,7 +19,7 @@ pub(crate) struct CaseVerdict {
     pub(crate) sentence: String,
 }
 
-/// Examines each own job once: as soon as a rule finds that it hangs, or at a time at which nothing was found.
+/// Examines each job of the login user once: when a rule finds that it hangs, or at a time without a finding.
 pub(crate) struct Examiner {
     /// When the jobs without a finding are examined, in seconds after the case began.
     others_at: f64,

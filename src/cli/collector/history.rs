@@ -3,7 +3,7 @@
 use super::state::{Applied, CollectorState, EndFuture, Observer};
 use crate::cli::exit::warn;
 use crate::diagnosis::{FindingPhase, Transition};
-use crate::fleet::{Fleet, GpuState, Host, HostChange, JobKey, Moment, Process, gpu_ranges};
+use crate::fleet::{Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Moment, Process, format_gpu_list};
 use crate::store::history::{Batch, FindingRow, GpuName, HostRow, JobRow, MINUTE};
 use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
 use crate::store::{History, HistoryError, HistoryWriter};
@@ -212,7 +212,7 @@ impl HistoryRecorder {
             row.last_seen = unix;
             let indexes: Vec<u32> =
                 held.iter().filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
-            row.gpus = gpu_ranges(&indexes);
+            row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
             let bytes: u64 =
                 processes.iter().filter_map(|process| process.gpu_memory_bytes()).fold(0, u64::saturating_add);
             row.memory_max_mib = row.memory_max_mib.max((bytes > 0).then_some(bytes >> 20));
@@ -241,15 +241,18 @@ impl HistoryRecorder {
                 continue;
             }
             let in_use = found.get(&key).map(|(_, in_use)| in_use);
-            let unused = held.iter().filter(|position| in_use.is_none_or(|in_use| !in_use.contains(position))).count();
+            // The list of jobs is up to ten minutes old: a GPU on which another job computes is not allocated to this one.
+            let unused = held.iter().filter(|position| !holders.contains_key(position)).count();
+            if unused == 0 && in_use.is_none() {
+                continue;
+            }
             let id = (host.name().clone(), key.clone());
             let job = self.jobs.entry(id).or_insert_with(|| Job::new(allocated_job(host, &key, &job, slurm_job, unix)));
             job.row.last_seen = unix;
-            if in_use.is_none() {
-                let indexes: Vec<u32> =
-                    held.iter().filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
-                job.row.gpus = gpu_ranges(&indexes);
-            }
+            let all = held.iter().chain(in_use.into_iter().flatten());
+            let indexes: Vec<u32> =
+                all.filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
+            job.row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
             job.held += seconds * unused as f64;
             *job.unused.get_or_insert(0.0) += seconds * unused as f64;
             allocated.insert(key);

@@ -4,14 +4,19 @@
 use crate::cli::CommandError;
 use crate::cli::arguments::HistoryArgs;
 use crate::cli::collect::history_path;
+use crate::cli::saved_state::within;
 use crate::fleet::{HistoryQuery, HistoryReply, HostId, Moment};
 use crate::share::HistoryService;
 use crate::store::HistoryReader;
 use crate::wire::SafeText;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Answers that may wait for the event loop.
 const WAITING_ANSWERS: usize = 8;
+
+/// How long the start of the screen waits for the disk to tell whether there is a history.
+const DISK_LIMIT: Duration = Duration::from_millis(500);
 
 /// Where histories come from.
 pub(super) enum HistorySource {
@@ -37,7 +42,10 @@ impl HistorySource {
                 Some(path)
             }
             None if simulated => None,
-            None => history_path(None).ok().filter(|path| path.exists()),
+            None => history_path(None).ok().filter(|path| {
+                let path = path.clone();
+                within(DISK_LIMIT, move || path.exists()).unwrap_or(false)
+            }),
         };
         Ok(path.map_or(Self::Nowhere, |path| {
             let (sender, answers) = mpsc::channel(WAITING_ANSWERS);

@@ -27,8 +27,8 @@ pub(super) enum DumpAge {
 
 /// The latest dump of each rank.
 pub(super) struct Dumps<'a> {
-    /// The position of the rank, and its dump.
-    list: Vec<(usize, &'a FlightRecorderDump)>,
+    /// The position of the rank, its dump, and the age of the dump now.
+    list: Vec<(usize, &'a FlightRecorderDump, Duration)>,
     /// Age of the oldest of them.
     pub age: Duration,
     /// That age, compared with the hang.
@@ -66,12 +66,17 @@ impl<'a> Dumps<'a> {
             let readings = rank.evidence.readings.iter();
             let dumps = readings.filter_map(|one| Some((one.at, one.examination.flight_recorder.as_deref()?)));
             let Some((at, dump)) = dumps.max_by_key(|(at, _)| *at) else { continue };
-            oldest = oldest.max(age(evidence.at, at, dump));
-            list.push((position, dump));
+            let age = age(evidence.at, at, dump);
+            oldest = oldest.max(age);
+            list.push((position, dump, age));
         }
+        // Another job of the account may have written a file at the default path.
+        let is_certain = list.iter().all(|(_, dump, _)| !dump.is_default_path);
         let of = match evidence.lasted {
-            Some(lasted) if oldest <= lasted.saturating_add(SAMPLING_SLACK) => DumpAge::OfThisHang,
-            Some(_) if !evidence.lasted_is_at_least => DumpAge::Older,
+            Some(lasted) if is_certain && oldest <= lasted.saturating_add(SAMPLING_SLACK) => DumpAge::OfThisHang,
+            Some(lasted) if !evidence.lasted_is_at_least && oldest > lasted.saturating_add(SAMPLING_SLACK) => {
+                DumpAge::Older
+            }
             _ => DumpAge::Unknown,
         };
         (list.len() >= 2).then_some(Self { list, age: oldest, of })
@@ -79,38 +84,37 @@ impl<'a> Dumps<'a> {
 
     /// The last operation that a rank has scheduled in a group.
     pub(super) fn last_scheduled(&self, position: usize, wait: &RecordedWait<'_>) -> Option<&'a RecordedGroup> {
-        let (_, dump) = self.list.iter().find(|(other, _)| *other == position)?;
+        let (_, dump, _) = self.list.iter().find(|(other, ..)| *other == position)?;
         dump.groups.iter().find(|group| label(group) == wait.group)
     }
 
     /// The difference that explains the hang: ranks that wait nowhere before ranks that took another path.
     pub(super) fn difference(&self) -> Option<RecordedDifference<'a>> {
-        let mut groups: BTreeMap<(&str, &str), Vec<(usize, &'a RecordedGroup)>> = BTreeMap::new();
-        for (position, dump) in &self.list {
+        let mut groups: BTreeMap<(&str, &str), Vec<Member<'a>>> = BTreeMap::new();
+        for (position, dump, age) in &self.list {
             for group in &dump.groups {
-                groups.entry((&group.name, &group.description)).or_default().push((*position, group));
+                let member = Member { position: *position, group, age: *age, is_overwritten: dump.is_overwritten };
+                groups.entry((&group.name, &group.description)).or_default().push(member);
             }
         }
         let mut elsewhere = None;
         let mut other_operation = None;
         for members in groups.values().filter(|members| members.len() >= 2) {
-            let waits = || members.iter().filter_map(|(at, group)| Some((*at, *group, long_wait(group)?)));
-            let Some((_, group, operation)) = waits().max_by_key(|(_, _, operation)| operation.sequence) else {
-                continue;
-            };
+            let waits = || members.iter().filter_map(|member| Some((member, long_wait(member.group)?)));
+            let Some((waiter, operation)) = waits().max_by_key(|(_, operation)| operation.sequence) else { continue };
             let at_it = |one: &RecordedOperation| one.sequence == operation.sequence;
-            let waiting = waits().filter(|(_, _, one)| at_it(one)).map(|(at, ..)| at).collect();
-            let wait = RecordedWait { group: label(group), operation, waiting };
-            let is_behind = |group: &RecordedGroup| group.last_scheduled.unwrap_or(0) < operation.sequence;
-            let behind: Vec<usize> =
-                members.iter().filter(|(_, group)| is_behind(group)).map(|(position, _)| *position).collect();
+            let waiting = waits().filter(|(_, one)| at_it(one)).map(|(member, _)| member.position).collect();
+            let wait = RecordedWait { group: label(waiter.group), operation, waiting };
+            let began = waiter.age.saturating_add(waited(operation));
+            let behind = members.iter().filter(|member| member.is_behind(operation.sequence, began));
+            let behind: Vec<usize> = behind.map(|member| member.position).collect();
             let free: Vec<usize> = behind.iter().copied().filter(|position| !self.waits(*position)).collect();
             if !free.is_empty() {
                 return Some(RecordedDifference::NeverScheduled { wait, behind: free });
             }
             let mut sides: BTreeMap<&str, (&RecordedOperation, Vec<usize>)> = BTreeMap::new();
-            for (position, _, one) in waits().filter(|(_, _, one)| at_it(one)) {
-                sides.entry(&one.name).or_insert((one, Vec::new())).1.push(position);
+            for (member, one) in waits().filter(|(_, one)| at_it(one)) {
+                sides.entry(&one.name).or_insert((one, Vec::new())).1.push(member.position);
             }
             if sides.len() > 1 {
                 let mut sides: Vec<_> = sides.into_values().collect();
@@ -127,9 +131,35 @@ impl<'a> Dumps<'a> {
 
     /// Whether a rank waits in any operation.
     fn waits(&self, position: usize) -> bool {
-        let mut dumps = self.list.iter().filter(|(other, _)| *other == position);
-        dumps.any(|(_, dump)| dump.groups.iter().any(|group| !group.waiting.is_empty()))
+        let mut dumps = self.list.iter().filter(|(other, ..)| *other == position);
+        dumps.any(|(_, dump, _)| dump.groups.iter().any(|group| !group.waiting.is_empty()))
     }
+}
+
+/// A rank in a process group.
+struct Member<'a> {
+    position: usize,
+    group: &'a RecordedGroup,
+    /// Age of its dump.
+    age: Duration,
+    is_overwritten: bool,
+}
+
+impl Member<'_> {
+    /// Whether the rank had not scheduled an operation that began so long ago when its dump was written, a while later. In an
+    /// overwritten dump the operations of a group may all be missing.
+    fn is_behind(&self, sequence: u64, began: Duration) -> bool {
+        let is_less = match self.group.last_scheduled {
+            Some(last) => last < sequence,
+            None => !self.is_overwritten,
+        };
+        is_less && self.age.saturating_add(MIN_APART) <= began
+    }
+}
+
+/// For how long an operation had waited when its dump was written.
+fn waited(operation: &RecordedOperation) -> Duration {
+    operation.waited_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }
 
 /// The age of a dump now.

@@ -128,6 +128,35 @@ fn dumps_of_an_earlier_hang_prove_nothing() {
 }
 
 #[test]
+fn a_dump_written_before_the_others_waited_does_not_blame_its_rank() {
+    let mut job = recorded("sleep");
+    for reading in &mut job.ranks[1].readings {
+        reading.examination.flight_recorder.as_mut().expect("a dump").age_seconds += 80.0;
+    }
+    assert_eq!(verdict(&job).0, Outcome::Suspected, "the others had waited for ten seconds then");
+}
+
+#[test]
+fn a_dump_at_a_path_that_other_jobs_use_proves_nothing() {
+    let mut job = recorded("sleep");
+    change(&mut job, |examination| {
+        examination.flight_recorder.as_mut().expect("a dump").is_default_path = true;
+    });
+    assert_eq!(verdict(&job).0, Outcome::Likely);
+}
+
+#[test]
+fn an_overwritten_dump_without_operations_of_a_group_does_not_blame_its_rank() {
+    let mut job = recorded("sleep");
+    for reading in &mut job.ranks[1].readings {
+        let dump = reading.examination.flight_recorder.as_mut().expect("a dump");
+        dump.is_overwritten = true;
+        dump.groups.iter_mut().for_each(|group| group.last_scheduled = None);
+    }
+    assert_eq!(verdict(&job).0, Outcome::Suspected);
+}
+
+#[test]
 fn dumps_of_a_job_that_moves_prove_nothing() {
     // An operation of a second, as in any job.
     let mut short = recorded("sleep");

@@ -77,7 +77,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     // At half of the earlier utilisation the input may be too slow, too.
     let half = f64::from(earlier) * HALF_SPEED;
     if f64::from(now) >= (1.5 * limits.utilization).max(half) {
-        if now < LIMITED_PERCENT {
+        if now < LIMITED_PERCENT && are_workers_saturated(context, job) {
             starved_from_the_start(context, conditions, job, target);
         }
         return;

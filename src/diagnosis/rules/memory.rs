@@ -6,6 +6,7 @@ use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{GpuTrack, JobTrack, Leak, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
+use std::collections::BTreeSet;
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     pressure(context, conditions);
@@ -44,7 +45,8 @@ fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leak
             duration(leak.full_in),
         );
         let mut details = context.job_details(job, sentence, "torch.cuda.memory_summary()".to_owned());
-        let positions = leaking.iter().flat_map(|(process, _)| process.positions.iter().copied());
+        let positions: BTreeSet<usize> =
+            leaking.iter().flat_map(|(process, _)| process.positions.iter().copied()).collect();
         details.gpus = context.finding_gpus(positions);
         details.processes = leaking.iter().map(|(process, _)| context.finding_process(process)).collect();
         details.with_figures(format!("+{}, full in {}", gibibytes(leak.growth as u64), duration(leak.full_in)))

@@ -25,6 +25,9 @@ const MAX_OPERATION_FRAMES: usize = 8;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_PATH_BYTES: usize = 128;
 
+/// The tolerance for the start of a process, which is known to a tick, and for steps of the clock.
+const START_SLACK_SECONDS: f64 = 5.0;
+
 /// The variables that name the file, without the rank at its end.
 const FILE_VARIABLES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
 /// The default names in the cache directory: since PyTorch 2.9, and before.
@@ -63,6 +66,12 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     let mut dump = read_dump(&mut reader, written, home).map_err(unreadable)?;
     dump.file = end(&with_tilde(&path, home), MAX_PATH_BYTES);
     dump.age_seconds = (now() - written).max(0.0);
+    dump.is_default_path = FILE_VARIABLES.iter().all(|name| variable(name).is_none_or(str::is_empty));
+    // Another job of the account may use the same path.
+    let waits = dump.groups.iter().flat_map(|group| &group.waiting).filter_map(|operation| operation.waited_seconds);
+    if waits.fold(0.0, f64::max) > written - started + START_SLACK_SECONDS {
+        return Err(refusal(format!("{} has operations from before the start of the process", dump.file), ""));
+    }
     Ok(dump)
 }
 

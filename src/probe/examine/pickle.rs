@@ -11,6 +11,9 @@ use std::rc::Rc;
 
 /// Maximum number of values that wait on the stack, and of remembered values.
 const MAX_VALUES: usize = 64 * 1024;
+/// Maximum number of values in all, and of values that are compared while others are remembered. A dump of 2000 operations has
+/// about 150,000.
+const MAX_STEPS: usize = 4 << 20;
 /// Maximum number of nested containers. A dump has six.
 const MAX_DEPTH: usize = 16;
 /// Maximum number of bytes of all remembered texts.
@@ -82,7 +85,8 @@ pub(super) fn read_pickle(
     source: &mut dyn Read,
     visit: &mut dyn FnMut(&[Value], &str, &Value),
 ) -> Result<Value, Unreadable> {
-    let mut machine = Machine { source, stack: Vec::new(), marks: Vec::new(), memory: Vec::new(), text_bytes: 0 };
+    let mut machine =
+        Machine { source, stack: Vec::new(), marks: Vec::new(), memory: Vec::new(), text_bytes: 0, steps: 0 };
     while machine.step(visit)? {}
     match machine.stack.pop() {
         Some(value) if machine.stack.is_empty() && machine.marks.is_empty() => Ok(value),
@@ -98,6 +102,8 @@ struct Machine<'a> {
     /// The values to which later ones refer by their position.
     memory: Vec<Value>,
     text_bytes: usize,
+    /// See [`MAX_STEPS`].
+    steps: usize,
 }
 
 impl Machine<'_> {
@@ -191,7 +197,8 @@ impl Machine<'_> {
     }
 
     fn push(&mut self, value: Value) -> Result<(), Unreadable> {
-        if self.stack.len() == MAX_VALUES {
+        self.steps = self.steps.saturating_add(1);
+        if self.stack.len() == MAX_VALUES || self.steps > MAX_STEPS {
             return Err(Unreadable::TooLarge);
         }
         self.stack.push(value);
@@ -220,7 +227,14 @@ impl Machine<'_> {
 
     /// Remembers the value on top. Positions rise by one.
     fn remember(&mut self, position: usize) -> Result<(), Unreadable> {
-        let value = self.stack.last().ok_or(Unreadable::Malformed)?.to_remember();
+        let last = self.stack.last().ok_or(Unreadable::Malformed)?;
+        if let Value::List(items) | Value::Dict(items) = last {
+            self.steps = self.steps.saturating_add(items.len());
+        }
+        if self.steps > MAX_STEPS {
+            return Err(Unreadable::TooLarge);
+        }
+        let value = last.to_remember();
         if position != self.memory.len() {
             return Err(Unreadable::Malformed);
         }
@@ -358,6 +372,8 @@ mod tests {
         assert_eq!(read(&b"](".repeat(MAX_DEPTH + 1)), Err(Unreadable::TooLarge));
         assert_eq!(read(&b"N".repeat(MAX_VALUES + 1)), Err(Unreadable::TooLarge));
         assert_eq!(read(b"N\x85\x85."), Err(Unreadable::TooLarge), "tuples are not nested");
+        let lists = [&b"]("[..], &[&b"]("[..], &b"]".repeat(60_000), b"e"].concat().repeat(100), b"e."].concat();
+        assert_eq!(read(&lists[..]), Err(Unreadable::TooLarge), "six million lists");
         // A list that contains a remembered list can be nested without end, so that it is not remembered itself.
         let inner = b"](](eq\x00e";
         assert_eq!(read(&[&inner[..], b"."].concat()).unwrap().items().len(), 1);

@@ -326,12 +326,16 @@ mod tests {
 
     #[test]
     fn a_process_in_a_container_has_another_pid_and_network_there() {
-        let namespaces = ["--pid", "--net", "--fork", "--kill-child"];
-        // Only root may create namespaces, and not in every container.
-        if !Command::new("unshare").args(namespaces).arg("true").status().is_ok_and(|status| status.success()) {
-            return;
-        }
-        let container = TestProcess::start(Command::new("unshare").args(namespaces).args(["sleep", "600"]));
+        // As root of a user namespace, every user may create the other ones.
+        let own_users: &[&str] = if rustix::process::getuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+        let namespaces = [own_users, &["--pid", "--net", "--fork", "--kill-child"]].concat();
+        let status = Command::new("unshare").args(&namespaces).arg("true").status();
+        assert!(
+            status.as_ref().is_ok_and(std::process::ExitStatus::success),
+            "unshare of util-linux failed ({status:?}): the test needs namespaces, which a container may forbid; run it as root, or allow \
+             them with `sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu) or `sysctl kernel.unprivileged_userns_clone=1` (Debian)"
+        );
+        let container = TestProcess::start(Command::new("unshare").args(&namespaces).args(["sleep", "600"]));
         let pid = loop {
             if let Some(pid) = child_of(container.pid()) {
                 break pid;

@@ -123,11 +123,18 @@ impl Slurm {
             },
         };
         let new = |is_new: bool| is_new || resend;
+        let is_new_list = self.jobs != previous.2;
         SlurmUpdate {
             cluster: self.cluster.clone().filter(|_| new(self.cluster != previous.0)),
             allocated: self.allocated.clone().filter(|_| new(self.allocated != previous.1)),
-            jobs: self.jobs.clone().filter(|_| new(self.jobs != previous.2)),
+            // A list that cannot be read any more is sent as an empty one: nobody must be charged for a job that may have ended.
+            jobs: self.jobs_with_gpus().or_else(|| previous.2.map(|_| Vec::new())).filter(|_| new(is_new_list)),
         }
+    }
+
+    /// The known jobs that hold GPUs here. The others are remembered so that they are queried once.
+    fn jobs_with_gpus(&self) -> Option<Vec<SlurmJob>> {
+        Some(self.jobs.as_ref()?.iter().filter(|job| !job.gpus.is_empty()).cloned().collect())
     }
 
     fn take_answer(&mut self, query: Query, text: &str, now: f64) -> State {
@@ -160,7 +167,7 @@ impl Slurm {
             Query::Job { mut waiting, mut known } => {
                 if !waiting.is_empty() {
                     let job = waiting.remove(0);
-                    known.push(SlurmJob { gpus: job_gpus(text, self.node_name()), ..job });
+                    known.push(SlurmJob { gpus: job_gpus(text, &job.job, self.node_name()), ..job });
                 }
                 self.next_job(waiting, known, now)
             }
@@ -282,13 +289,18 @@ fn running_jobs(text: &str) -> Vec<SlurmJob> {
 }
 
 /// Parses the GPUs of one node in the output of `scontrol -d -o show job`: `Nodes=hgx-[01-02] CPU_IDs=0-31 Mem=512000
-/// GRES=gpu:h100:2(IDX:0-1)`, for each group of nodes.
-fn job_gpus(text: &str, node: &str) -> Vec<u32> {
+/// GRES=gpu:h100:2(IDX:0-1)`, for each group of nodes. For one task of an array, Slurm may print a line for each.
+fn job_gpus(text: &str, job: &str, node: &str) -> Vec<u32> {
+    let is_asked =
+        |line: &&str| line.split_whitespace().next().and_then(|word| word.strip_prefix("JobId=")) == Some(job);
     let mut is_node = false;
     let mut gpus: Vec<u32> = Vec::new();
-    for word in text.split_whitespace() {
+    let mut words = text.lines().find(is_asked).unwrap_or_default().split_whitespace().peekable();
+    while let Some(word) = words.next() {
         if let Some(nodes) = word.strip_prefix("Nodes=") {
-            is_node = hostlist_contains(nodes, node);
+            // The name of a job may look like this, too, but not with what follows.
+            let is_group = words.peek().is_some_and(|next| next.starts_with("CPU_IDs="));
+            is_node = is_group && hostlist_contains(nodes, node);
         } else if let Some(gres) = word.strip_prefix("GRES=").filter(|_| is_node) {
             // A few indices: sorting takes more code than it saves time.
             for gpu in gres_gpus(gres) {
@@ -303,15 +315,19 @@ fn job_gpus(text: &str, node: &str) -> Vec<u32> {
     gpus
 }
 
+/// Maximum number of ranges that are compared with a node. Users write parts of the text.
+const MAX_RANGES: u32 = 10_000;
+
 /// Whether a host list of Slurm, such as `hgx-[01-02,05],a6k-01`, contains a node.
 fn hostlist_contains(list: &str, node: &str) -> bool {
     let (mut depth, mut start) = (0_u32, 0);
+    let mut ranges_left = MAX_RANGES;
     for (at, byte) in list.bytes().enumerate() {
         match byte {
             b'[' => depth += 1,
             b']' => depth = depth.saturating_sub(1),
             b',' if depth == 0 => {
-                if matches_hosts(&list[start..at], node) {
+                if matches_hosts(&list[start..at], node, &mut ranges_left) {
                     return true;
                 }
                 start = at + 1;
@@ -319,22 +335,24 @@ fn hostlist_contains(list: &str, node: &str) -> bool {
             _ => {}
         }
     }
-    matches_hosts(&list[start..], node)
+    matches_hosts(&list[start..], node, &mut ranges_left)
 }
 
 /// Whether `hgx-[01-02,05]` stands for a node. A pattern may have several brackets.
-fn matches_hosts(pattern: &str, node: &str) -> bool {
+fn matches_hosts(pattern: &str, node: &str, ranges_left: &mut u32) -> bool {
     let Some((prefix, rest)) = pattern.split_once('[') else { return pattern == node };
     let (Some(node), Some((ranges, rest))) = (node.strip_prefix(prefix), rest.split_once(']')) else { return false };
     ranges.split(',').any(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         // Numbers have leading zeros, so the first one has the width of most; 9-10 has two widths.
         (first.len()..=last.len()).any(|width| {
+            *ranges_left = ranges_left.saturating_sub(1);
             let Some((digits, after)) = node.split_at_checked(width) else { return false };
             let numbers = (first.parse::<u64>(), digits.parse::<u64>(), last.parse::<u64>());
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
             matches!(numbers, (Ok(first), Ok(number), Ok(last)) if is_number && (first..=last).contains(&number))
-                && matches_hosts(rest, after)
+                && *ranges_left > 0
+                && matches_hosts(rest, after, ranges_left)
         })
     })
 }
@@ -529,9 +547,17 @@ mod tests {
             ("hgx-0", &[]),
             ("", &[]),
         ] {
-            assert_eq!(job_gpus(JOB, node), expected, "{node}");
+            assert_eq!(job_gpus(JOB, "3385", node), expected, "{node}");
         }
-        assert_eq!(job_gpus("Nodes=a CPU_IDs=0 Mem=0 GRES= Nodes=b GRES=gpu:1(IDX:4)", "a"), Vec::<u32>::new());
+        let none = Vec::<u32>::new();
+        let line = "JobId=7 Nodes=a CPU_IDs=0 Mem=0 GRES= Nodes=b CPU_IDs=1 GRES=gpu:1(IDX:4)";
+        assert_eq!(job_gpus(line, "7", "a"), none);
+        let name = "JobId=7 JobName=x Nodes=a GRES=gpu:1(IDX:4)";
+        assert_eq!(job_gpus(name, "7", "a"), none, "a job whose name looks like a group of nodes");
+        let tasks = "JobId=7 Nodes=a CPU_IDs=0 GRES=gpu:1(IDX:0)\nJobId=8 Nodes=a CPU_IDs=1 GRES=gpu:1(IDX:1)";
+        assert_eq!(job_gpus(tasks, "7", "a"), [0], "another task of the array");
+        let endless = format!("n{}z", "[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]".repeat(12));
+        assert!(!hostlist_contains(&endless, "n000000000000"), "it ends");
     }
 
     #[test]
