@@ -18,7 +18,7 @@ const MINUTE: u64 = 60;
 /// Longer points consist of whole quarter-hours.
 const QUARTER: u64 = 900;
 
-/// The longest point and the longest span that the store is asked for, in seconds: a read must end.
+/// The longest step and the longest span of a valid query, in seconds. They bound the time of a read.
 const MAX_STEP: u64 = 31 * 86_400;
 const MAX_SPAN: u64 = 3 * 366 * 86_400;
 

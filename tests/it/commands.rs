@@ -695,7 +695,7 @@ fn doctor_names_the_prompts_that_a_collector_cannot_answer() {
     assert_eq!(asks("password"), [format!("password of {user}@127.0.0.1")]);
     assert_eq!(asks("questions"), [format!("questions to {user}@127.0.0.1, for example for a one-time code")]);
     assert_eq!(report.matches("hint: use a key without a passphrase (`identity_file` in hosts.toml)").count(), 1);
-    // A key of the agent logs in, which is said.
+    // A key of the agent logs in, and the report says so.
     let folder = tempfile::tempdir().expect("a folder");
     let agent = SshAgent::start(folder.path());
     let unlocked = folder.path().join("key");

@@ -129,8 +129,7 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let is_blocked = context.members(job).any(|process| process.blocked.is_some());
     let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
     // Ranks that hold nothing but a context wait for each other, whatever started them: a server would load its model.
-    let is_context = |gpu: &JobGpu| gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES);
-    let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(is_context);
+    let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
     let is_judged = is_new && !has_begun && !is_waiter && (are_ranks || is_batch(context, job));
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
     // Ranks that use a core may compile or prepare data. Their reads, writes and logs tell, where they can be seen.
@@ -224,11 +223,15 @@ fn stopped_before_it_began(context: &RuleContext, job: &JobTrack) -> bool {
         && context.members(job).all(is_isolated)
 }
 
+/// Whether the job has created its context on a GPU and loaded nothing.
+fn holds_only_a_context(gpu: &JobGpu) -> bool {
+    gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES)
+}
+
 /// Whether a job was seen from its start and holds nothing but its contexts.
 fn never_loaded(context: &RuleContext, job: &JobTrack) -> bool {
-    let is_context = |gpu: &JobGpu| gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES);
     let is_new = job.age_at_first.is_some_and(|age| age <= context.limits.rendezvous_stuck.young);
-    is_new && job.gpus.iter().all(is_context)
+    is_new && job.gpus.iter().all(holds_only_a_context)
 }
 
 /// Whether somebody waits for the job: it computes, or a person left it open. A service waits for requests.
