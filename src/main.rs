@@ -2,7 +2,13 @@
 
 use gpufleet::cli::{self, arguments::Cli};
 use gpufleet::ssh;
+use std::alloc::System;
 use std::process::ExitCode;
+use zeroizing_alloc::ZeroAlloc;
+
+/// Wipes memory when it is freed: the SSH library copies passwords and answers into buffers that it does not wipe.
+#[global_allocator]
+static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
 fn main() -> ExitCode {
     ssh::forbid_memory_dumps();
