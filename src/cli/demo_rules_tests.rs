@@ -32,7 +32,10 @@ impl Line {
             let Some(mut probe) = demo.probe(id).filter(|probe| probe.is_reachable(now)) else {
                 return Vec::new();
             };
-            assert_eq!(probe.take(&Request::Interval { seconds: interval.as_secs_f32() }, now), None);
+            assert_eq!(
+                probe.take(&Request::Interval { seconds: interval.as_secs_f32(), shift_seconds: None }, now),
+                None
+            );
             let mut updates: Vec<HostUpdate> = update(probe.hello(now)).into_iter().collect();
             updates.extend(probe.sample(now).into_iter().filter_map(update));
             *self = Self { probe: Some(probe), heard: t, is_stale: false };

@@ -202,7 +202,7 @@ fn every_number_of_the_protocol_is_covered() {
     ];
     const TYPES: [&str; 8] = ["u8", "u16", "u32", "u64", "i32", "i64", "f32", "f64"];
     /// Fields of requests and replies.
-    const OTHERS: [&str; 3] = ["id", "seconds", "last_sequence"];
+    const OTHERS: [&str; 4] = ["id", "seconds", "shift_seconds", "last_sequence"];
     let text = messages().map(|message| message.to_string()).concat();
     let fields = SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| {
         let (name, kind) = line.trim().trim_start_matches("pub ").strip_suffix(',')?.split_once(": ")?;

@@ -1,5 +1,6 @@
 //! The task of one host: connect, run a session, wait, reconnect. Tasks of different hosts share nothing.
 
+use super::alignment::Slot;
 use super::channels::{Command, Presence, ReceiverDropped, UpdateSender, refusal_reply};
 use super::install::{self, InstallRequest, Started};
 use super::probe_binary::ProbeStore;
@@ -23,6 +24,7 @@ pub(super) struct HostTask {
     pub(super) clock: Clock,
     /// Delay before the first connection attempt.
     pub(super) start_delay: Duration,
+    pub(super) slot: Slot,
     pub(super) updates: UpdateSender,
     pub(super) presence: Presence,
     pub(super) commands: mpsc::Receiver<Command>,
@@ -61,11 +63,11 @@ impl ConnectionLoop {
         let (end, lived) = match self.connect(attempt).await {
             Ok(remote) => {
                 let began = Instant::now();
-                let Self { task: HostTask { updates, commands, source, clock, .. }, interval, .. } = self;
+                let Self { task: HostTask { updates, commands, source, clock, slot, .. }, interval, .. } = self;
                 let send_interval = matches!(source, Source::InProcess(_));
                 // Only simulated hosts follow the speed of the clock.
                 let speed = if send_interval { clock.speed() } else { 1.0 };
-                let session = Session { updates, commands, interval, attempt, send_interval, speed };
+                let session = Session { updates, commands, interval, attempt, send_interval, speed, slot: *slot };
                 let end = session::run(remote, session).await;
                 (end, began.elapsed())
             }

@@ -1,5 +1,6 @@
 //! Starts and owns the host tasks.
 
+use super::alignment::Slot;
 use super::channels::{
     Command, HostUpdates, Presence, PresenceSender, QueuedUpdate, UpdateSender, presence_channel, update_channel,
 };
@@ -38,6 +39,10 @@ pub struct HostTasks {
     probes: Arc<dyn ProbeStore>,
     clock: Clock,
     set: JoinSet<()>,
+    /// A moment at which a window for snapshots begins.
+    origin: Instant,
+    /// The number of hosts at the start, or now if there are more.
+    hosts: usize,
 }
 
 /// The handles of a task.
@@ -74,6 +79,8 @@ impl HostTasks {
             probes: Arc::clone(probes),
             clock,
             set: JoinSet::new(),
+            origin: Instant::now(),
+            hosts: hosts.len(),
         };
         for (index, config) in hosts.iter().enumerate() {
             tasks.spawn(config, &updates, start_delay(index as u32, cores, hosts.len()));
@@ -103,12 +110,14 @@ impl HostTasks {
     ) -> HostId {
         let id = HostId(self.tasks.len() as u32);
         let (commands, orders) = mpsc::channel(WAITING_COMMANDS);
+        self.hosts = self.hosts.max(self.tasks.len() + 1);
         let task = HostTask {
             config: Arc::clone(config),
             source: self.source.clone(),
             probes: Arc::clone(&self.probes),
             clock: self.clock,
             start_delay,
+            slot: Slot { origin: self.origin, index: self.tasks.len(), hosts: self.hosts },
             updates: UpdateSender::new(id, updates.clone()),
             presence: self.presence_receiver.clone(),
             commands: orders,
@@ -141,7 +150,77 @@ fn start_delay(index: u32, cores: usize, hosts: usize) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::alignment::arrival_window;
+    use super::super::session::tests::hello;
     use super::*;
+    use crate::fleet::HostUpdate;
+    use crate::wire::codec::{LineBuffer, decode_json, encode};
+    use crate::wire::{Message, PROTOCOL, Request, Snapshot};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::time::sleep_until;
+
+    const INTERVAL: Duration = Duration::from_secs(2);
+
+    /// A probe that first samples after `delay`, and moves its schedule on request unless it is an old one.
+    async fn sample(mut stream: DuplexStream, delay: Duration, is_old: bool) {
+        stream.write_all(&encode(&Message::Hello(hello(PROTOCOL))).unwrap()).await.unwrap();
+        let (mut due, mut sequence) = (Instant::now() + delay, 0);
+        let (mut requests, mut chunk) = (LineBuffer::default(), [0; 1024]);
+        loop {
+            tokio::select! {
+                () = sleep_until(due) => {
+                    sequence += 1;
+                    let snapshot = Message::Snapshot(Box::new(Snapshot { sequence, ..Snapshot::default() }));
+                    if stream.write_all(&encode(&snapshot).unwrap()).await.is_err() {
+                        return;
+                    }
+                    due += INTERVAL;
+                }
+                read = stream.read(&mut chunk) => {
+                    let Ok(count @ 1..) = read else { return };
+                    requests.push(&chunk[..count]);
+                    while let Some(line) = requests.next_line().unwrap() {
+                        if let Ok(Request::Interval { shift_seconds: Some(shift), .. }) = decode_json(line)
+                            && !is_old
+                        {
+                            due = due + INTERVAL.mul_f32(1.0 + shift / 2.0) - INTERVAL;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn snapshots_of_all_hosts_arrive_within_a_window_except_those_of_an_older_probe() {
+        const HOSTS: u32 = 16;
+        const OLD: u32 = 5;
+        let hosts: Vec<_> = (0..HOSTS).map(|id| Arc::new(HostConfig::named(format!("hgx-{id}")))).collect();
+        let open = |id: HostId| {
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            tokio::spawn(sample(theirs, Duration::from_millis(u64::from(id.0) * 613 % 2000), id.0 == OLD));
+            Ok(ours)
+        };
+        let origin = Instant::now();
+        let (_tasks, mut updates) = HostTasks::start(&hosts, Source::InProcess(Arc::new(open)), Clock::start(1.0));
+        let window = arrival_window(HOSTS as usize, INTERVAL);
+        let (mut arrivals, mut late) = (0, 0);
+        while let Some((id, update)) = updates.recv().await {
+            let since = origin.elapsed();
+            if since > Duration::from_secs(60) {
+                break;
+            }
+            if matches!(update, HostUpdate::Snapshot(_)) && since > Duration::from_secs(10) {
+                let phase = Duration::from_millis((since.as_millis() % INTERVAL.as_millis()) as u64);
+                arrivals += 1;
+                // A slot may begin a little early.
+                let is_aligned = phase <= window + Duration::from_millis(10) || phase >= Duration::from_millis(1990);
+                assert_eq!(is_aligned, id.0 != OLD, "{id:?} {phase:?}");
+                late += u32::from(id.0 == OLD);
+            }
+        }
+        assert_eq!((arrivals, late), (16 * 25, 25));
+    }
 
     #[test]
     fn hosts_begin_in_groups_and_the_last_one_soon() {

@@ -4,6 +4,7 @@
 //! this process. From the byte stream on, both take the same path: `session` decodes lines and sends heartbeats, and
 //! `host_task` reconnects. Without a probe, `nvidia_smi` speaks the same protocol on behalf of the host.
 
+mod alignment;
 mod channels;
 mod clean;
 mod connection_check;
@@ -20,6 +21,7 @@ mod remote_command;
 mod script;
 mod session;
 
+pub(crate) use alignment::arrival_window;
 pub use channels::{Command, HostUpdates};
 pub use clean::{Cleaned, clean};
 pub use connection_check::{CheckStep, check_connection};

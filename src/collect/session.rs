@@ -1,6 +1,7 @@
 //! One connection, from the first line of the probe to its end: decodes lines, sends updates and heartbeats, and detects
 //! silence. SSH channels and simulated probes use the same code.
 
+use super::alignment::{Alignment, Slot};
 use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
 use super::error;
 use super::misbehavior::Detector;
@@ -78,6 +79,8 @@ pub(super) struct Session<'a> {
     pub(super) send_interval: bool,
     /// Speed of the probe's clock relative to real time; differs from 1 for simulated hosts only.
     pub(super) speed: f64,
+    /// When the snapshots of the host should arrive.
+    pub(super) slot: Slot,
 }
 
 /// Runs until the connection ends.
@@ -108,9 +111,11 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
         budget: ReadBudget::new(Instant::now(), session.speed),
         detector: Detector::new(Instant::now(), session.speed),
         misbehavior_reported_at: [None; Misbehavior::ALL.len()],
+        alignment: Alignment::new(session.slot),
+        snapshots: 0,
     };
     if session.send_interval {
-        state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
+        state.queue(&Request::Interval { seconds: session.interval.as_secs_f32(), shift_seconds: None });
     }
     let mut stderr_over_limit = std::pin::pin!(remote.stderr_over_limit());
     loop {
@@ -155,7 +160,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
                 Some(Command::Interval(interval)) => {
                     *session.interval = interval;
                     state.interval = interval;
-                    state.queue(&Request::Interval { seconds: interval.as_secs_f32() });
+                    state.queue(&Request::Interval { seconds: interval.as_secs_f32(), shift_seconds: None });
                 }
                 Some(Command::Request(request)) => {
                     if !state.queue(&request)
@@ -210,6 +215,9 @@ struct SessionState<'a> {
     detector: Detector,
     /// When the fleet last learned that the host misbehaves, by the position in [`Misbehavior::ALL`].
     misbehavior_reported_at: [Option<Instant>; Misbehavior::ALL.len()],
+    alignment: Alignment,
+    /// The number of snapshots on this connection.
+    snapshots: u64,
 }
 
 impl SessionState<'_> {
@@ -289,6 +297,7 @@ impl SessionState<'_> {
                 self.last_readings = Instant::now();
                 self.late = false;
                 self.readings_by = None;
+                self.align();
                 self.updates.send(HostUpdate::Snapshot(snapshot)).await?;
             }
             Message::Echo { id } => {
@@ -307,6 +316,20 @@ impl SessionState<'_> {
             Message::Unknown => {}
         }
         Ok(())
+    }
+
+    /// Asks the probe to move its schedule if its snapshots arrive outside the slot of the host.
+    fn align(&mut self) {
+        self.snapshots += 1;
+        // The regular schedule begins with the second one, 250 ms after the first.
+        if self.snapshots < 2 {
+            return;
+        }
+        let interval = self.interval.max(self.probe_interval).div_f64(self.speed);
+        if let Some(seconds) = self.alignment.record(Instant::now(), interval) {
+            let shift_seconds = Some((seconds * self.speed) as f32);
+            self.queue(&Request::Interval { seconds: self.interval.as_secs_f32(), shift_seconds });
+        }
     }
 
     /// Acknowledges a snapshot by a heartbeat. The probe sends at most two snapshots beyond the last acknowledged one, so

@@ -37,7 +37,7 @@ impl Harness {
         let mut harness = Self::new();
         let mut probe = harness.probe().await;
         probe.introduce().await;
-        assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
+        assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0, shift_seconds: None }));
         assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 1, last_sequence: None }));
         (harness, probe)
     }
@@ -420,7 +420,7 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     probe.say(&Message::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent })).await;
     assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent }));
     harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_secs(5)));
-    while probe.request().await != Some(Request::Interval { seconds: 5.0 }) {}
+    while probe.request().await != Some(Request::Interval { seconds: 5.0, shift_seconds: None }) {}
     drop(probe);
     harness.down().await;
     harness.host_tasks.command(HostId(0), Command::Request(signal(8)));
@@ -428,7 +428,11 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 8, outcome }));
     let mut again = harness.probe().await;
     again.introduce().await;
-    assert_eq!(again.request().await, Some(Request::Interval { seconds: 5.0 }), "the interval stays");
+    assert_eq!(
+        again.request().await,
+        Some(Request::Interval { seconds: 5.0, shift_seconds: None }),
+        "the interval stays"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -608,10 +612,10 @@ async fn short_intervals_acknowledge_every_snapshot() {
     let mut probe = harness.probe().await;
     assert!(harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_millis(250))));
     probe.introduce().await;
-    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
+    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0, shift_seconds: None }));
     // A command and the first heartbeat are both due; either may be sent first.
     let both = [probe.request().await, probe.request().await];
-    assert!(both.contains(&Some(Request::Interval { seconds: 0.25 })), "{both:?}");
+    assert!(both.contains(&Some(Request::Interval { seconds: 0.25, shift_seconds: None })), "{both:?}");
     assert!(both.contains(&Some(Request::Heartbeat { id: 1, last_sequence: None })), "{both:?}");
     let _host_tasks = harness.drop_updates();
     for sequence in 1..6 {

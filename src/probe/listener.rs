@@ -184,10 +184,10 @@ fn handle_request(
             }
             Some(Message::Echo { id })
         }
-        Ok(Request::Interval { seconds }) => {
+        Ok(Request::Interval { seconds, shift_seconds }) => {
             match clamp_interval(seconds) {
                 Some((interval, was_clamped)) => {
-                    control.set_interval(interval);
+                    control.set_interval(interval, shift_seconds.unwrap_or_default());
                     if was_clamped {
                         let (min, max) = (MIN_INTERVAL.as_secs_f32(), MAX_INTERVAL.as_secs());
                         let used = interval.as_secs_f32();
@@ -254,6 +254,15 @@ pub(crate) struct SamplerRequests {
     /// The sequence number of the last snapshot that the controller received.
     pub(crate) acknowledged: Option<u64>,
     pub(crate) resend: bool,
+    /// By how many seconds to move the schedule; 0 if it stays.
+    pub(crate) shift_seconds: f32,
+}
+
+impl SamplerRequests {
+    /// Whether there is more to do than waiting.
+    fn is_changed(&self, previous: &Self) -> bool {
+        self.interval != previous.interval || self.resend || self.shift_seconds != 0.0
+    }
 }
 
 /// The requested interval, the minimum of the policy, and the settings that result from both.
@@ -276,7 +285,7 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(interval: Duration) -> Self {
-        let requests = SamplerRequests { interval, acknowledged: None, resend: false };
+        let requests = SamplerRequests { interval, acknowledged: None, resend: false, shift_seconds: 0.0 };
         let settings = RequestedSettings { requests, interval, min: Duration::ZERO, waits_for_acknowledgement: false };
         Self { settings: Mutex::new(settings), notes: Mutex::new(Vec::new()), condvar: Condvar::new() }
     }
@@ -292,8 +301,12 @@ impl Control {
         }
     }
 
-    pub(crate) fn set_interval(&self, interval: Duration) {
-        self.update(|settings| settings.interval = interval);
+    /// Sets the requested interval, and moves the schedule.
+    pub(crate) fn set_interval(&self, interval: Duration, shift_seconds: f32) {
+        self.update(|settings| {
+            settings.interval = interval;
+            settings.requests.shift_seconds = shift_seconds;
+        });
     }
 
     /// Sets the minimum interval of the policy.
@@ -319,19 +332,20 @@ impl Control {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the settings and clears the resend request.
+    /// Takes the settings and clears the requests that are done once.
     pub(crate) fn take_requests(&self) -> SamplerRequests {
         let mut settings = self.lock();
         let taken = settings.requests;
         settings.requests.resend = false;
+        settings.requests.shift_seconds = 0.0;
         taken
     }
 
-    /// Waits until `until`, or until the interval changes or a resend is requested. Without `until` it waits for a
+    /// Waits until `until`, or until the schedule changes or a resend is requested. Without `until` it waits for a
     /// newer acknowledgement.
     pub(crate) fn wait(&self, previous: &SamplerRequests, until: Option<Instant>) {
         let mut settings = self.lock();
-        while settings.requests.interval == previous.interval && !settings.requests.resend {
+        while !settings.requests.is_changed(previous) {
             let Some(until) = until else {
                 if settings.requests.acknowledged != previous.acknowledged {
                     break;
@@ -738,11 +752,11 @@ mod tests {
         let control = Control::new(Duration::from_secs(2));
         control.set_min_interval(Duration::from_secs(10));
         assert_eq!(control.take_requests().interval, Duration::from_secs(10));
-        control.set_interval(Duration::from_secs(1));
+        control.set_interval(Duration::from_secs(1), 0.0);
         assert_eq!(control.take_requests().interval, Duration::from_secs(10));
-        control.set_interval(Duration::from_secs(30));
+        control.set_interval(Duration::from_secs(30), 0.0);
         assert_eq!(control.take_requests().interval, Duration::from_secs(30));
-        control.set_interval(Duration::from_secs(1));
+        control.set_interval(Duration::from_secs(1), 0.0);
         control.set_min_interval(Duration::ZERO);
         assert_eq!(control.take_requests().interval, Duration::from_secs(1));
     }

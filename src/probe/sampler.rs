@@ -265,11 +265,13 @@ pub(crate) struct SampleSchedule {
     interval: Duration,
     due: Instant,
     sample_count: u64,
+    /// A sample is requested beside the schedule.
+    is_requested: bool,
 }
 
 impl SampleSchedule {
     pub(crate) fn new(interval: Duration, now: Instant) -> Self {
-        Self { interval, due: now, sample_count: 0 }
+        Self { interval, due: now, sample_count: 0, is_requested: false }
     }
 
     pub(crate) fn interval(&self) -> Duration {
@@ -285,14 +287,32 @@ impl SampleSchedule {
         self.interval = interval;
     }
 
-    pub(crate) fn sample_now(&mut self, now: Instant) {
-        self.due = now;
+    /// Moves the next sample, and with it all later ones, by at most one interval. A move into the past, or to less than the
+    /// minimum interval from now, goes on to the sample after that: rates over a shorter time would be inexact.
+    pub(crate) fn shift(&mut self, seconds: f32, now: Instant) {
+        if seconds == 0.0 || self.sample_count < 2 {
+            return;
+        }
+        let shift = Duration::try_from_secs_f32(seconds.abs()).unwrap_or(self.interval).min(self.interval);
+        if seconds > 0.0 {
+            self.due += shift;
+        } else {
+            self.due += self.interval.saturating_sub(shift);
+            if self.due >= now + self.interval + MIN_INTERVAL {
+                self.due = self.due.checked_sub(self.interval).unwrap_or(now);
+            }
+        }
+    }
+
+    /// Takes a sample now; the schedule stays.
+    pub(crate) fn sample_now(&mut self) {
+        self.is_requested = true;
     }
 
     /// Returns the next step at `now`. `acknowledged` is the last sequence number that the controller received, if it
     /// sent one.
     pub(crate) fn next_step(&self, now: Instant, acknowledged: Option<u64>) -> NextStep {
-        if now < self.due {
+        if now < self.due && !self.is_requested {
             NextStep::WaitUntil(self.due)
         } else if acknowledged.is_some_and(|seen| self.sample_count >= seen.saturating_add(MAX_UNACKNOWLEDGED)) {
             NextStep::WaitForAcknowledgement
@@ -304,6 +324,10 @@ impl SampleSchedule {
     /// Records that a sample is taken at `now`.
     pub(crate) fn record_sample(&mut self, now: Instant) {
         self.sample_count += 1;
+        self.is_requested = false;
+        if now < self.due {
+            return;
+        }
         let delay = if self.sample_count == 1 { SECOND_SAMPLE_DELAY } else { self.interval };
         self.due += delay;
         // Skip missed samples instead of catching up.
@@ -410,8 +434,48 @@ mod tests {
         schedule.record_sample(start + ms(250));
         schedule.set_interval(ms(1000), start + ms(300));
         assert_eq!(schedule.next_step(start, None), NextStep::WaitUntil(start + ms(1250)));
-        schedule.sample_now(start + ms(500));
+    }
+
+    #[test]
+    fn a_requested_sample_leaves_the_schedule_alone() {
+        let start = Instant::now();
+        let mut schedule = SampleSchedule::new(ms(1000), start);
+        schedule.record_sample(start);
+        schedule.record_sample(start + ms(250));
+        schedule.sample_now();
         assert_eq!(schedule.next_step(start + ms(500), None), NextStep::Sample);
+        schedule.record_sample(start + ms(501));
+        assert_eq!(schedule.next_step(start + ms(502), None), NextStep::WaitUntil(start + ms(1250)));
+    }
+
+    #[test]
+    fn a_shift_moves_all_later_samples() {
+        let start = Instant::now();
+        // After a sample at 250 ms, the next one is planned at 2250 ms.
+        for (seconds, at, due) in [
+            (0.0, 300, 2250),
+            (0.5, 300, 2750),
+            (-0.5, 300, 1750),
+            (-1.6, 300, 650),
+            // Less than 250 ms from now, and in the past.
+            (-1.9, 300, 2350),
+            (-1.0, 1500, 3250),
+            (9.0, 300, 4250),
+            (-9.0, 300, 2250),
+            (f32::INFINITY, 300, 4250),
+            (f32::NAN, 300, 2250),
+        ] {
+            let mut schedule = SampleSchedule::new(ms(2000), start);
+            schedule.record_sample(start);
+            schedule.shift(0.5, start);
+            assert_eq!(schedule.next_step(start, None), NextStep::WaitUntil(start + ms(250)), "too early to shift");
+            schedule.record_sample(start + ms(250));
+            schedule.shift(seconds, start + ms(at));
+            let NextStep::WaitUntil(next) = schedule.next_step(start + ms(at), None) else { panic!("{seconds}") };
+            assert_eq!((next - start + Duration::from_micros(10)).as_millis(), due, "{seconds}");
+            schedule.record_sample(next);
+            assert_eq!(schedule.next_step(next, None), NextStep::WaitUntil(next + ms(2000)));
+        }
     }
 
     #[test]

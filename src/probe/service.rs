@@ -172,9 +172,10 @@ fn sample_until_closed(mut sampler: Sampler, interval: Duration, output: &Stdout
         if requests.interval != schedule.interval() {
             schedule.set_interval(requests.interval, now);
         }
+        schedule.shift(requests.shift_seconds, now);
         if requests.resend {
             sampler.resend();
-            schedule.sample_now(now);
+            schedule.sample_now();
         }
         match schedule.next_step(now, requests.acknowledged) {
             NextStep::WaitUntil(due) => wait(control, &requests, Some(due), &mut sampler),

@@ -101,7 +101,9 @@ impl Connection {
                     }
                 }
                 let pause = if self.probe.probe.sequence() == 1 { SECOND_SNAPSHOT } else { self.probe.interval() };
-                *next = Instant::now() + pause.div_f64(self.clock.speed()).max(SHORTEST_PAUSE);
+                // Counts from the planned time, as a probe does, so that the samples keep their phase.
+                *next += pause.div_f64(self.clock.speed()).max(SHORTEST_PAUSE);
+                *next = (*next).max(Instant::now());
                 Ok(())
             }
             count = self.stream.read(&mut chunk) => match count {
@@ -125,12 +127,25 @@ impl Connection {
             if !self.probe.is_reachable(now) {
                 continue;
             }
-            if request == Request::Resend {
-                *next = Instant::now();
+            match request {
+                Request::Resend => *next = Instant::now(),
+                Request::Interval { shift_seconds: Some(shift), .. } => self.shift(next, shift),
+                _ => {}
             }
             if let Some(answer) = self.probe.take(&request, now) {
                 self.send(&answer).await?;
             }
+        }
+    }
+
+    /// Moves the next sample by a time in simulated seconds, to the sample after it if that is in the past.
+    fn shift(&self, next: &mut Instant, seconds: f32) {
+        let real = |time: Duration| time.div_f64(self.clock.speed());
+        let interval = real(self.probe.interval());
+        let shift = real(Duration::try_from_secs_f32(seconds.abs()).unwrap_or_default()).min(interval);
+        *next += if seconds < 0.0 { interval.saturating_sub(shift) } else { shift };
+        if seconds < 0.0 && *next >= Instant::now() + interval {
+            *next = next.checked_sub(interval).unwrap_or(*next);
         }
     }
 
@@ -204,7 +219,7 @@ impl SimulatedProbe {
         let reply = |id: &u64, outcome| Some(Message::Reply(Reply { id: *id, outcome }));
         match request {
             Request::Heartbeat { id, .. } => Some(Message::Echo { id: *id }),
-            Request::Interval { seconds } => {
+            Request::Interval { seconds, .. } => {
                 self.interval = Duration::try_from_secs_f32(*seconds).unwrap_or(HostConfig::DEFAULT_INTERVAL);
                 None
             }
@@ -311,11 +326,14 @@ mod tests {
         assert_eq!(began.elapsed(), SECOND_SNAPSHOT + HostConfig::DEFAULT_INTERVAL);
         link.ask(&Request::Heartbeat { id: 7, last_sequence: Some(3) }).await;
         assert_eq!(link.message().await, Message::Echo { id: 7 });
-        link.ask(&Request::Interval { seconds: 0.5 }).await;
+        link.ask(&Request::Interval { seconds: 0.5, shift_seconds: None }).await;
         link.snapshot().await;
         let asked = Instant::now();
         link.snapshot().await;
         assert_eq!(asked.elapsed(), Duration::from_millis(500));
+        link.ask(&Request::Interval { seconds: 0.5, shift_seconds: Some(-0.1) }).await;
+        link.snapshot().await;
+        assert_eq!(asked.elapsed(), Duration::from_millis(900));
         link.ask(&Request::Resend).await;
         assert!(matches!(link.message().await, Message::Inventory(_)));
         assert!(!link.snapshot().await.facts.is_empty());

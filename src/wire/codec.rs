@@ -347,7 +347,8 @@ mod tests {
     fn every_request_round_trips() {
         for request in [
             Request::Heartbeat { id: 1, last_sequence: Some(7) },
-            Request::Interval { seconds: 0.25 },
+            Request::Interval { seconds: 0.25, shift_seconds: None },
+            Request::Interval { seconds: 1.0, shift_seconds: Some(-0.125) },
             Request::Resend,
             Request::Signal {
                 id: 2,

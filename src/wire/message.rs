@@ -253,6 +253,10 @@ pub enum Request {
     Interval {
         /// The interval.
         seconds: f32,
+        /// Takes the next snapshot and all later ones this many seconds later than planned, or earlier if it is negative; at
+        /// most one interval. An older probe ignores it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shift_seconds: Option<f32>,
     },
     /// Sends the inventory and all facts again, and a snapshot now.
     Resend,

@@ -3,7 +3,7 @@
 //! ```text
 //! keys, host tasks, prompts, the tick --Event--> App::update --Effect--> here
 //!                                                    |
-//!                                                  draw, at most 3 times per second unless a user is waiting
+//!                                                  draw: once when all hosts have sent readings, at once for a key
 //! ```
 
 use super::clipboard::Clipboard;
@@ -23,10 +23,10 @@ use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{Command, HostTasks, HostUpdates};
+use crate::collect::{Command, HostTasks, HostUpdates, arrival_window};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
-use crate::fleet::{Clock, Fleet, HostId};
+use crate::fleet::{Clock, Fleet, HostId, Link};
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
@@ -37,7 +37,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
+
+/// The longest time between two ticks. More than a second, so that a tick does not come just before a frame for readings, which
+/// would be another one.
+const TICK_PERIOD: Duration = Duration::from_millis(1150);
+/// A tick that is due this soon is done with a frame for readings, so that the frame shows both.
+const EARLY_TICK: Duration = Duration::from_millis(400);
 
 /// How long to wait for the terminal's reply about its background.
 const QUERY_LIMIT: Duration = Duration::from_millis(200);
@@ -140,7 +146,8 @@ async fn show(
         app,
         hosts: &hosts,
         clock,
-        redraw: RedrawScheduler::new(),
+        redraw: RedrawScheduler::new(window(&hosts, clock, None)),
+        next_tick: Instant::now(),
         suspend_detector: (!simulated).then(|| SuspendDetector::new(clock.now())),
         files: PersistentFiles::new(state_file, view, log, signals),
         notifier: Notifier::new(&notifications, true, is_tmux),
@@ -176,6 +183,8 @@ struct EventLoop<'a> {
     hosts: &'a [Arc<HostConfig>],
     clock: Clock,
     redraw: RedrawScheduler,
+    /// When the work of each second is due again.
+    next_tick: Instant,
     /// `None` for a simulation, which has no connections that a suspended computer would break.
     suspend_detector: Option<SuspendDetector>,
     files: PersistentFiles,
@@ -206,19 +215,19 @@ impl EventLoop<'_> {
     /// Runs until the user quits, a signal arrives, or the terminal is gone.
     async fn run(&mut self) -> io::Result<ExitCode> {
         self.update_size()?;
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        self.redraw.request(true);
+        self.redraw.request_now(Instant::now());
         loop {
-            if !self.terminal.is_shell_running() && self.redraw.is_due() && self.terminal.screen.writer().is_idle() {
-                let now = self.clock.now();
-                self.app.refresh_derived_state();
-                let mut drawn = ui::Drawn::default();
-                self.terminal.screen.draw(self.app.size(), |frame| drawn = ui::draw(&self.app, frame, now))?;
-                self.app.set_process_scroll_limit(drawn.process_scroll_limit);
-                self.redraw.mark_drawn();
+            let now = Instant::now();
+            if !self.terminal.is_shell_running() && self.redraw.is_due(now) && self.terminal.screen.writer().is_idle() {
+                if self.redraw.are_readings_due(now) && now + EARLY_TICK >= self.next_tick {
+                    let event = self.tick()?;
+                    if self.take(Some(event)).await? {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                }
+                self.draw()?;
             }
-            let event = match self.next(&mut tick).await? {
+            let event = match self.next().await? {
                 LoopEvent::Event(event) => event,
                 LoopEvent::Tick => Some(self.tick()?),
                 LoopEvent::End(code) => return Ok(code),
@@ -227,6 +236,16 @@ impl EventLoop<'_> {
                 return Ok(ExitCode::SUCCESS);
             }
         }
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        let now = self.clock.now();
+        self.app.refresh_derived_state();
+        let mut drawn = ui::Drawn::default();
+        self.terminal.screen.draw(self.app.size(), |frame| drawn = ui::draw(&self.app, frame, now))?;
+        self.app.set_process_scroll_limit(drawn.process_scroll_limit);
+        self.redraw.mark_drawn(Instant::now());
+        Ok(())
     }
 
     /// Reads the terminal's size. No resize event arrives while another program uses the terminal.
@@ -238,9 +257,10 @@ impl EventLoop<'_> {
 
     /// Waits for the next step. Signals have priority over the keyboard, and everything over the hosts: their updates may
     /// arrive faster than they can be applied.
-    async fn next(&mut self, tick: &mut Interval) -> io::Result<LoopEvent> {
+    async fn next(&mut self) -> io::Result<LoopEvent> {
         let is_shell_running = self.terminal.is_shell_running();
         let writer = self.terminal.screen.writer().clone();
+        let next_tick = self.next_tick;
         let frame = async {
             // While the terminal accepts no output, no frame is drawn and everything else goes on.
             writer.idle().await;
@@ -263,7 +283,7 @@ impl EventLoop<'_> {
                     JobControlEvent::Continued => self.terminal.restore()?,
                 }
                 self.update_size()?;
-                self.redraw.request(true);
+                self.redraw.request_now(Instant::now());
                 LoopEvent::Event(None)
             }
             input = self.terminal.next() => match input {
@@ -287,7 +307,7 @@ impl EventLoop<'_> {
             message = self.notifier.failure() => LoopEvent::Event(Some(Event::ProblemReported(message))),
             message = self.clipboard.next_message() => LoopEvent::Event(Some(Event::ActionFinished(message))),
             reply = self.histories.next() => LoopEvent::Event(Some(Event::HistoryRead(reply))),
-            _ = tick.tick() => LoopEvent::Tick,
+            () = tokio::time::sleep_until(next_tick) => LoopEvent::Tick,
             Some((id, update)) = self.updates.recv() => LoopEvent::Event(Some(Event::Host(id, Box::new(update)))),
             () = frame, if !is_shell_running => LoopEvent::Event(None),
         })
@@ -313,6 +333,7 @@ impl EventLoop<'_> {
     fn tick(&mut self) -> io::Result<Event> {
         #[cfg(debug_assertions)]
         panic_for_test();
+        self.next_tick = Instant::now() + TICK_PERIOD;
         let now = self.clock.now();
         if let Some(sequence) = self.notifier.tick(self.app.live_fleet(), now) {
             self.terminal.send_or_defer(sequence)?;
@@ -333,8 +354,7 @@ impl EventLoop<'_> {
         let mut is_over = false;
         let mut budget = FrameBudget::new(Instant::now());
         while let Some(event) = next {
-            let urgent = self.redraw.is_urgent(&event);
-            self.redraw.request(urgent);
+            self.redraw.request_for(&event, Instant::now());
             for effect in self.app.update(event, self.clock.now()) {
                 is_over |= matches!(effect, Effect::Quit);
                 self.perform(effect).await?;
@@ -346,6 +366,9 @@ impl EventLoop<'_> {
                 None
             };
         }
+        let hosts = self.app.live_fleet().hosts();
+        let live_hosts = || hosts.iter().filter(|host| host.link == Link::Live).count();
+        self.redraw.complete_readings(live_hosts, Instant::now());
         Ok(is_over)
     }
 
@@ -360,7 +383,7 @@ impl EventLoop<'_> {
             Effect::Suspend => {
                 self.terminal.suspend(&mut self.job_control_signals)?;
                 self.update_size()?;
-                self.redraw.request(true);
+                self.redraw.request_now(Instant::now());
             }
             Effect::Shell(id) => {
                 if let Some(host) = self.hosts.get(id.0 as usize)
@@ -384,7 +407,10 @@ impl EventLoop<'_> {
             Effect::SaveDiagnosisState => self.files.save_diagnosis_state(&self.app, now),
             Effect::LogSignal(line) => self.files.log_signal(&line),
             Effect::Retry(id) => self.command(id, Command::Retry),
-            Effect::SetInterval(interval) => self.command_all(&Command::Interval(interval)),
+            Effect::SetInterval(interval) => {
+                self.redraw.set_window(window(self.hosts, self.clock, Some(interval)));
+                self.command_all(&Command::Interval(interval));
+            }
             Effect::Request(id, request) => self.command(id, Command::Request(request)),
             Effect::Answer(id, answer) => {
                 if let Some(context) = &self.context {
@@ -405,6 +431,13 @@ impl EventLoop<'_> {
     fn command_all(&self, command: &Command) {
         (0..self.hosts.len()).for_each(|id| self.command(HostId(id as u32), command.clone()));
     }
+}
+
+/// Returns the time within which the readings of one interval arrive. Without `interval`, each host has the one of its
+/// configuration.
+fn window(hosts: &[Arc<HostConfig>], clock: Clock, interval: Option<Duration>) -> Duration {
+    let shortest = interval.or_else(|| hosts.iter().map(|host| host.interval).min()).unwrap_or_default();
+    arrival_window(hosts.len(), shortest.div_f64(clock.speed()))
 }
 
 /// Queries the terminal's background if no option or setting names a theme.

@@ -248,7 +248,8 @@ impl Adapter {
             };
             match request {
                 Request::Heartbeat { id, .. } => self.send_to_script(&format!("echo {id}\n")).await?,
-                Request::Interval { seconds } => {
+                // The interval is counted from the end of a sample, whose duration varies, so that a shift would not last.
+                Request::Interval { seconds, shift_seconds: _ } => {
                     self.interval = Duration::try_from_secs_f32(seconds).unwrap_or(SHORTEST_INTERVAL);
                 }
                 Request::Resend => {
