@@ -136,7 +136,7 @@ impl Reader<'_> {
 }
 
 /// The entries of a directory that match one component of a path, sorted by name.
-fn matching_entries(directory: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
+pub(in crate::ssh) fn matching_entries(directory: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
     let pattern = part.to_string_lossy();
     if !pattern.contains(['*', '?']) {
         return vec![directory.join(part)];
@@ -155,7 +155,7 @@ fn matching_entries(directory: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
 }
 
 /// Splits a line into its keyword and values. Blanks or one `=` separate them; values with blanks are quoted.
-fn split_line(line: &str) -> Option<(String, Vec<String>)> {
+pub(in crate::ssh) fn split_line(line: &str) -> Option<(String, Vec<String>)> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return None;

@@ -6,6 +6,7 @@ use super::limits::{Limits, PreauthLimiter};
 use super::native::JumpHostPool;
 use super::openssh::Askpass;
 use super::prompt::{Answer, Interaction, PromptEvent, PromptId, RefusedPrompt};
+use super::resolve::AnswerCache;
 use super::transport::SshPhase;
 use crate::config::HostConfig;
 use russh::keys::PublicKey;
@@ -88,6 +89,8 @@ pub struct Context {
     pub(super) agent_sign_lock: Arc<tokio::sync::Mutex<()>>,
     /// The output of `ssh -G` without any configuration.
     pub(super) default_ssh_config: OnceCell<String>,
+    /// Answers of `ssh -G`.
+    pub(super) ssh_g_answers: AnswerCache,
     /// One permit per core for `ssh -G` processes.
     pub(super) ssh_g_permits: Semaphore,
     /// Fingerprints of the keys that the user trusted in this process, by host.
@@ -115,6 +118,7 @@ impl Context {
             interactive_login_lock: Arc::default(),
             agent_sign_lock: Arc::default(),
             default_ssh_config: OnceCell::new(),
+            ssh_g_answers: AnswerCache::default(),
             ssh_g_permits: Semaphore::new(cores),
             trusted_once: Mutex::default(),
         };

@@ -1,5 +1,6 @@
 //! Resolves the configuration of a host: runs `ssh -G` and applies hosts.toml.
 
+use super::answer_cache::{Fingerprint, Root, user_directory};
 use super::parse::{ParseContext, Tokens, parse};
 use super::resolved::{Algorithms, Proxy, Resolved};
 use crate::config::{HostConfig, shell_word};
@@ -21,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const PERMIT_LIMIT: Duration = Duration::from_millis(300);
 
 /// Resolves every setting of `host`: from hosts.toml, else from the ssh configuration, else the default. Runs on each
-/// connect, because `Match exec` may have another result in another network.
+/// connect, because the configuration may have changed, and `Match exec` may have another result in another network.
 pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Result<Resolved, SshError> {
     let name = host.address();
     check_name(name)?;
@@ -83,19 +84,32 @@ async fn default_ssh_config(context: &Context) -> &str {
 
 /// The output of `ssh -G`, or `None` if there is no `ssh` program.
 async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<Option<String>, SshError> {
-    let permit = context.ssh_g_permits.acquire().await;
-    let mut command = Command::new("ssh");
-    command.args(["-G", "-T"]);
-    if let Some(config) = context.config_file(host) {
-        command.arg("-F").arg(config);
-    }
+    let mut arguments = vec!["-G".to_owned(), "-T".to_owned()];
+    let config_file = context.config_file(host);
     if let Some(user) = &host.user {
-        command.arg("-l").arg(user);
+        arguments.extend(["-l".to_owned(), user.clone()]);
     }
     if let Some(port) = host.port {
-        command.arg("-p").arg(port.to_string());
+        arguments.extend(["-p".to_owned(), port.to_string()]);
     }
-    command.arg("--").arg(name);
+    arguments.extend(["--".to_owned(), name.to_owned()]);
+    let key = (config_file.cloned(), arguments);
+    if let Some(output) = context.ssh_g_answers.get(&key).await {
+        return Ok(Some(output));
+    }
+    let fingerprint = if context.ssh_g_answers.is_repeated(&key)
+        && let Some(directory) = user_directory(default_ssh_config(context).await)
+    {
+        Fingerprint::read(Root::all(config_file.map(PathBuf::as_path), &directory)).await
+    } else {
+        None
+    };
+    let permit = context.ssh_g_permits.acquire().await;
+    let mut command = Command::new("ssh");
+    if let Some(config) = config_file {
+        command.arg("-F").arg(config);
+    }
+    command.args(&key.1);
     let ended = {
         let mut running = pin!(timeout(LIMIT, child_process::output(command)));
         let ended = timeout(PERMIT_LIMIT, &mut running).await;
@@ -126,7 +140,11 @@ async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<O
         );
         return Err(SshError::new(SshErrorKind::Config, message).with_hint(format!("ssh -G {}", shell_word(name))));
     }
-    Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    if let Some(fingerprint) = fingerprint {
+        context.ssh_g_answers.insert(key, &output, fingerprint);
+    }
+    Ok(Some(output))
 }
 
 /// Refuses names that a program could take for an option and names that cannot be host names.
