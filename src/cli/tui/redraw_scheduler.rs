@@ -20,7 +20,7 @@ const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
 /// The maximum number of events between two draws.
 const FRAME_EVENTS: usize = 256;
 /// No further event is applied this long after the first one.
-const FRAME_WORK: Duration = Duration::from_millis(20);
+const FRAME_WORK: Duration = Duration::from_millis(5);
 
 /// Limits the work between two frames, so that a key is answered soon however much the hosts send.
 pub(super) struct FrameBudget {
@@ -207,7 +207,7 @@ mod tests {
             }
         };
         assert_eq!(applied(Duration::from_micros(10)), FRAME_EVENTS);
-        assert_eq!(applied(Duration::from_millis(1)), 20);
+        assert_eq!(applied(Duration::from_millis(1)), 5);
         assert_eq!(applied(Duration::from_millis(50)), 1, "the largest snapshots are applied one by one");
     }
 
