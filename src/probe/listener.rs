@@ -1,6 +1,7 @@
 //! Communication with the controller: the listener reads requests and answers them immediately, [`Control`] hands them
 //! to the sampling thread, and [`Output`] writes lines from both threads, and from those that examine a process.
 
+use super::decimal::thousandths;
 use super::examine::{Examinations, ExamineRequest};
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
 use super::process_requests::{ProcessIdentity, SeenProgram, environment, log_tail, send_signal};
@@ -84,7 +85,7 @@ impl Policy {
             control.note(format!("from the administrator of this host: {message}"));
         }
         if !self.min_interval.is_zero() {
-            let seconds = self.min_interval.as_secs_f32();
+            let seconds = thousandths(self.min_interval.as_secs_f64());
             control.note(format!("the administrator of this host allows no interval below {seconds} s"));
         }
     }
@@ -185,16 +186,17 @@ fn handle_request(
             Some(Message::Echo { id })
         }
         Ok(Request::Interval { seconds, shift_seconds }) => {
-            match clamp_interval(seconds) {
-                Some((interval, was_clamped)) => {
-                    control.set_interval(interval, shift_seconds.unwrap_or_default());
-                    if was_clamped {
-                        let (min, max) = (MIN_INTERVAL.as_secs_f32(), MAX_INTERVAL.as_secs());
-                        let used = interval.as_secs_f32();
-                        control.note(format!("interval {seconds} s is outside {min} to {max} s: {used} s is used"));
-                    }
+            if let Some((interval, was_clamped)) = clamp_interval(seconds) {
+                control.set_interval(interval, shift_seconds.unwrap_or_default());
+                if was_clamped {
+                    let [seconds, min, used] =
+                        [seconds.into(), MIN_INTERVAL.as_secs_f64(), interval.as_secs_f64()].map(thousandths);
+                    let max = MAX_INTERVAL.as_secs();
+                    control.note(format!("interval {seconds} s is outside {min} to {max} s: {used} s is used"));
                 }
-                None => control.note(format!("interval {seconds} s is not valid: the interval was not changed")),
+            } else {
+                let seconds = thousandths(seconds.into());
+                control.note(format!("interval {seconds} s is not valid: the interval was not changed"));
             }
             None
         }

@@ -1,6 +1,6 @@
 //! The command line. It is parsed by hand because a parser crate would be larger than the rest of the probe.
 
-use super::decimal::parse_decimal;
+use super::decimal::{parse_decimal, thousandths};
 use super::sampler::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Options {
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_decimal(text).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     interval.filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval)).ok_or_else(|| {
-        let (min, max) = (MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs());
+        let (min, max) = (thousandths(MIN_INTERVAL.as_secs_f64()), MAX_INTERVAL.as_secs());
         format!("--interval `{text}` is not a number of seconds from {min} to {max}")
     })
 }

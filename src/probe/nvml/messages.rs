@@ -69,8 +69,9 @@ pub(crate) fn no_gpus() -> DriverError {
 
 /// A call hangs before any GPU was read, or calls hang on several GPUs.
 pub(crate) fn driver_blocked(seconds: f32) -> DriverError {
+    let seconds = (seconds + 0.5) as u32;
     let message = format!(
-        "the NVIDIA driver has not answered for {seconds:.0} s: `sudo dmesg | grep -i nvrm` may show the reason; usually \
+        "the NVIDIA driver has not answered for {seconds} s: `sudo dmesg | grep -i nvrm` may show the reason; usually \
          only a reboot helps"
     );
     DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
@@ -87,7 +88,8 @@ pub(crate) fn peer_hangs(pid: u32) -> DriverError {
 
 /// A call on one GPU hangs.
 pub(crate) fn device_blocked(seconds: f32) -> DeviceError {
-    let message = format!("the driver has not answered for this GPU for {seconds:.0} s");
+    let seconds = (seconds + 0.5) as u32;
+    let message = format!("the driver has not answered for this GPU for {seconds} s");
     DeviceError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
 }
 
