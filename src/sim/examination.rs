@@ -3,10 +3,11 @@
 
 use super::host::SimulatedHost;
 use super::process::Process;
+use super::script::Step;
 use crate::wire::{
-    Communicator, Examination, ExaminationPart, ExaminationRefusal, Frame, NamedRank, OperationCounts,
-    ProcessExamination, ProcessState, RanksAtCount, RasReport, ReplyOutcome, StackDump, ThreadGroup, ThreadReading,
-    ThreadStack,
+    Communicator, Examination, ExaminationPart, ExaminationRefusal, Frame, LinkErrorCount, LinkReading, NamedRank,
+    OperationCounts, ProcessExamination, ProcessState, RanksAtCount, RasReport, ReplyOutcome, StackDump, ThreadGroup,
+    ThreadReading, ThreadStack,
 };
 
 /// The version of NCCL that the simulated programs use: the first with the fixes of NCCL RAS that torch includes.
@@ -52,11 +53,33 @@ impl SimulatedHost {
                     "the process has not loaded NCCL",
                     "",
                 )),
-                // The simulated hosts have no InfiniBand ports, and their jobs no Flight Recorder.
-                ExaminationPart::Links | ExaminationPart::FlightRecorder | ExaminationPart::Unknown => {}
+                ExaminationPart::Links => examination.links = self.read_links(),
+                // The jobs of simulated hosts have no Flight Recorder.
+                ExaminationPart::FlightRecorder | ExaminationPart::Unknown => {}
             }
         }
         ReplyOutcome::Examined(Box::new(examination))
+    }
+
+    /// The InfiniBand port of a host with the event `ib`.
+    fn read_links(&self) -> Vec<LinkReading> {
+        let count = |event: &Step, key| event.number(key).map_or(0, |count| count as u64);
+        let link = |event: &Step| LinkReading {
+            device: "mlx5_0".into(),
+            port: 1,
+            layer: Some("InfiniBand".into()),
+            state: Some("ACTIVE".into()),
+            seconds: 1.0,
+            sent_bytes: Some(count(event, "bytes")),
+            received_bytes: Some(count(event, "bytes")),
+            errors: event
+                .text("counter")
+                .map(|name| LinkErrorCount { name: name.into(), count: count(event, "count") })
+                .into_iter()
+                .collect(),
+            ..LinkReading::default()
+        };
+        self.active("ib").last().map(link).into_iter().collect()
     }
 
     /// Returns the processes of the same job.
@@ -66,10 +89,13 @@ impl SimulatedHost {
     }
 
     /// The report of a job. Where all ranks wait, the first has taken another path than the others: it broadcasts, while the
-    /// others reduce. A rank that rests is behind the others.
+    /// others reduce; unless the phase has the argument `together`. A rank that rests is behind the others.
     fn ras_report(&self, process: &Process) -> RasReport {
         let ranks: Vec<&Process> = self.ranks_of(process).collect();
-        let all_wait = ranks.iter().all(|rank| activity(rank) == Activity::WaitsForRanks);
+        let is_apart = |rank: &&Process| {
+            activity(rank) == Activity::WaitsForRanks && rank.phase().is_some_and(|phase| !phase.has("together"))
+        };
+        let all_wait = ranks.iter().all(is_apart);
         let is_first = |rank: &Process| ranks.first().is_some_and(|first| first.rank == rank.rank);
         let reduced = |rank: &Process| launched(rank, self.time) - u64::from(all_wait && is_first(rank));
         let broadcast = |rank: &Process| 12 + u64::from(all_wait && is_first(rank));
@@ -147,13 +173,17 @@ fn read_process(process: &Process) -> ProcessExamination {
         Activity::WaitsForRanks => (ProcessState::Running, None, 1000),
         Activity::Rests => (ProcessState::Sleeping, Some("futex_do_wait".into()), 0),
     };
+    let number = |key| process.phase().and_then(|phase| phase.number(key));
     let main_thread = ThreadReading {
         state: Some(state),
         wait_channel,
         user_ms: Some(cpu_ms.min(1000)),
         system_ms: Some(0),
-        voluntary_switches: Some(u64::from(state == ProcessState::Sleeping)),
+        voluntary_switches: Some(
+            number("wakes").map_or(u64::from(state == ProcessState::Sleeping), |rate| rate as u64),
+        ),
         involuntary_switches: Some(2),
+        queued_ms: Some(number("queued").map_or(0, |percent| (percent * 10.0) as u64)),
         ..ThreadReading::default()
     };
     let group =

@@ -59,11 +59,11 @@ impl Default for Job {
 /// Kinds of work that a process does in a phase.
 const WORK: &str = "train spin idle wait load starve decode fsdp comm tiny serve barrier gone";
 /// Events of hosts, GPUs and connections.
-const EVENTS: &str = "absurd blips blocked brake busy capped clock cpu disk down driver ecc ghost hang hot limit link_errors lost mig \
+const EVENTS: &str = "absurd blips blocked brake busy capped clock cpu disk down driver ecc ghost hang hot ib limit link_errors lost mig \
     mismatch nfs no_energy nvlink oom pcie persistence_off pressure ram reboot recovery remap reset skip sleep slow_start \
     slurm smoothing swap thermal unknown vanish xid";
 /// Arguments whose value is a word, not a number or a time.
-const WORDS: [&str; 8] = ["action", "error", "log", "mount", "presence", "state", "style", "version"];
+const WORDS: [&str; 9] = ["action", "counter", "error", "log", "mount", "presence", "state", "style", "version"];
 
 /// A time, a word and arguments: a phase of work, or an event.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

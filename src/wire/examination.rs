@@ -175,6 +175,9 @@ pub struct ThreadReading {
     /// Involuntary context switches between the two readings. `status`, `nonvoluntary_ctxt_switches`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
+    /// Time that it was ready to run and had no CPU between the two readings, in milliseconds. `schedstat`, second number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_ms: Option<u64>,
 }
 
 /// Threads of one process with the same name and wait channel.

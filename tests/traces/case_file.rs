@@ -41,6 +41,8 @@ pub(crate) struct Case {
     pub(crate) may: Vec<String>,
     /// Rules that must not fire at all, or not at this severity: `"idle-hog"`, `"stuck-spin crit"`.
     pub(crate) must_not: Vec<String>,
+    /// The verdict of every examination that a finding about the hang begins: `"likely says=mlx5_0"`.
+    pub(crate) verdict: Option<String>,
     /// Maximum number of notifications.
     pub(crate) notifications: Option<usize>,
     /// Words that must occur, at the end, in what diagnosis reports as not judged.
@@ -72,6 +74,7 @@ impl Default for Case {
             must: Vec::new(),
             may: Vec::new(),
             must_not: Vec::new(),
+            verdict: None,
             notifications: None,
             not_judged: Vec::new(),
             over: Vec::new(),

@@ -234,6 +234,9 @@ fn judge_verdicts(case: &Case, run: &CaseRun, expectations: &[Expectation], resu
     let began: Vec<f64> = began.collect();
     let works = |job: &Job| job.work.iter().chain(job.ranks.values().flatten()).all(|phase| phase.word != "spin");
     let is_quiet = began.is_empty() && case.jobs.iter().all(works);
+    if case.verdict.is_some() && run.verdicts.iter().all(|verdict| verdict.rule.is_none()) {
+        result.problems.push("no finding began an examination".to_owned());
+    }
     for verdict in &run.verdicts {
         let since = began.iter().copied().filter(|from| *from <= verdict.at).max_by(f64::total_cmp);
         let hangs_for = since.filter(|_| verdict.rule.is_some()).map(|from| verdict.at - from);
@@ -241,11 +244,25 @@ fn judge_verdicts(case: &Case, run: &CaseRun, expectations: &[Expectation], resu
             let minutes = verdict.at / 60.0;
             result.problems.push(format!("false proof at {minutes:.1} min: {}", verdict.sentence));
         }
+        if let Some(expected) = case.verdict.as_ref().filter(|_| hangs_for.is_some())
+            && !is_verdict(verdict, expected)
+        {
+            let minutes = verdict.at / 60.0;
+            let found = (verdict.outcome.word(), &verdict.sentence);
+            result.problems.push(format!("not the verdict `{expected}` at {minutes:.1} min: {found:?}"));
+        }
         // A job without a finding beside one that hangs may hang too.
         if hangs_for.is_some() || is_quiet {
             result.verdicts.push(JudgedVerdict { outcome: verdict.outcome, hangs_for });
         }
     }
+}
+
+/// Whether a verdict is the expected one: `likely says=word,word`. A `+` stands for a space.
+fn is_verdict(verdict: &CaseVerdict, expected: &str) -> bool {
+    let (outcome, words) = expected.split_once(" says=").unwrap_or((expected, ""));
+    let says = |word: &str| contains_ignoring_case(&verdict.sentence, &word.replace('+', " "));
+    verdict.outcome.word() == outcome && words.split(',').all(says)
 }
 
 /// Checks one line of `must` and adds deviations to `problems`.

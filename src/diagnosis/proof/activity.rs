@@ -27,6 +27,11 @@ const READS_BYTES: u64 = 16 << 20;
 const IDLE_CPU_PERCENT: f32 = 10.0;
 /// CPU utilization from which a process or its descendants work.
 const BUSY_CPU_PERCENT: f32 = 50.0;
+/// Share of the time from which a main thread that is ready to run and has no CPU is starved. Percent.
+const STARVED_PERCENT: f32 = 50.0;
+/// Voluntary context switches a second from which a main thread may work although it uses little CPU time: it takes data from
+/// a socket or a queue, or polls. A thread that waits in one place wakes for its timers only.
+const OFTEN_WOKEN: f32 = 50.0;
 
 /// The activity of the GPUs of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,6 +332,18 @@ pub(super) fn host_work(rank: &RankEvidence) -> HostWork {
     if is_in(ProcessState::DiskSleep) {
         return HostWork::Unclear("it waits for storage".to_owned());
     }
+    // A thread that hangs is not ready to run. One that waits for its GPU in a loop is, without an effect on the job.
+    let queued = largest(&|reading| {
+        let process = reading.examination.process.as_deref()?;
+        share(process.main_thread.as_ref()?.queued_ms, process.seconds)
+    });
+    if let Some(percent) = queued.filter(|percent| *percent >= STARVED_PERCENT && gpu != GpuActivity::Spins) {
+        return HostWork::Works(format!("its main thread is ready to run and has no CPU {percent:.0} % of the time"));
+    }
+    let woken = largest(&|reading| {
+        let process = reading.examination.process.as_deref().filter(|process| process.seconds > 0.0)?;
+        Some(process.main_thread.as_ref()?.voluntary_switches? as f32 / process.seconds)
+    });
     let is_unmoved =
         stacks(rank).is_some_and(|it| it.is_far_apart() && stack_change(it.first, it.last) == StackChange::Same);
     // A rank that waits for its own GPU uses a whole CPU in the driver, and one more in the proxy thread of NCCL.
@@ -345,6 +362,9 @@ pub(super) fn host_work(rank: &RankEvidence) -> HostWork {
         }
         _ if workers.is_some_and(|percent| percent > IDLE_CPU_PERCENT) => {
             HostWork::Unclear("its worker processes use some CPU time".to_owned())
+        }
+        _ if woken.is_some_and(|rate| rate >= OFTEN_WOKEN) => {
+            HostWork::Unclear(format!("its main thread wakes {:.0} times a second", woken.unwrap_or_default()))
         }
         // Without the main thread alone, the threads of a watchdog may hide little work.
         (None, Some(all)) if all > IDLE_CPU_PERCENT => HostWork::Unclear("it uses some CPU time".to_owned()),
@@ -399,7 +419,7 @@ pub(super) fn bytes_text(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{gpu, hanging_job, spinning_gpu, stack};
+    use super::super::testing::{gpu, hanging_job, sleeps, spinning_gpu, stack};
     use super::*;
 
     #[test]
@@ -478,6 +498,38 @@ mod tests {
         assert_eq!(class(&["get@queues.py:1", "_next_data@torch/utils/data/dataloader.py:2"]), StackClass::Data);
         assert_eq!(class(&["print_exception@x.py:1"]), StackClass::Exception);
         assert_eq!(class(&["f@g.py:1"]), StackClass::Other);
+    }
+
+    /// A rank with an idle GPU whose main thread has these values in a second of the second examination.
+    fn resting(queued_ms: u64, voluntary_switches: u64) -> RankEvidence {
+        let mut rank = hanging_job(1).ranks.remove(0);
+        sleeps(&mut rank, &["load_batch@data.py:211"]);
+        let process = rank.readings[1].examination.process.as_mut().unwrap();
+        let thread = process.main_thread.as_mut().unwrap();
+        (thread.queued_ms, thread.voluntary_switches) = (Some(queued_ms), Some(voluntary_switches));
+        rank
+    }
+
+    #[test]
+    fn a_main_thread_without_a_cpu_works() {
+        assert_eq!(host_work(&resting(499, 0)), HostWork::Idle);
+        let starved = HostWork::Works("its main thread is ready to run and has no CPU 50 % of the time".to_owned());
+        assert_eq!(host_work(&resting(500, 0)), starved);
+        let mut spinning = resting(900, 0);
+        spinning.gpus = vec![spinning_gpu(0)];
+        assert_eq!(host_work(&spinning), HostWork::Idle, "it waits for its GPU in a loop");
+    }
+
+    #[test]
+    fn a_main_thread_that_wakes_often_may_work() {
+        assert_eq!(host_work(&resting(0, 49)), HostWork::Idle);
+        let often = HostWork::Unclear("its main thread wakes 50 times a second".to_owned());
+        assert_eq!(host_work(&resting(0, 50)), often);
+        let mut unknown = resting(0, 0);
+        let process = unknown.readings[1].examination.process.as_mut().unwrap();
+        let thread = process.main_thread.as_mut().unwrap();
+        (thread.queued_ms, thread.voluntary_switches) = (None, None);
+        assert_eq!(host_work(&unknown), HostWork::Idle, "an older probe, or a kernel without schedstat");
     }
 
     #[test]

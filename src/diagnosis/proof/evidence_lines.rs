@@ -395,7 +395,7 @@ fn links_line(facts: &Facts<'_>, conclusion: &Conclusion) -> Option<EvidenceLine
         parts.push("no errors".to_owned());
     }
     parts.extend(links.errors.iter().take(MAX_LINES).map(|(name, count)| format!("{name} +{count}")));
-    let says = if !links.errors.is_empty() {
+    let says = if links.has_trouble() {
         Says::Network
     } else if links.is_flat == Some(true) && conclusion.culprit.is_some() {
         // Without data and without errors nobody sends.

@@ -11,10 +11,16 @@ use super::ras::{CountChange, RasReports};
 use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome};
 use crate::fleet::HostId;
 use crate::wire::{LinkReading, SafeText};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Traffic of a port that carries only management packets. Bytes a second.
 const FLAT_BYTES_PER_SECOND: f64 = 1e6;
+/// Counters that rise while a healthy network is full. Where no data flows, they show that it is blocked.
+const CONGESTION_COUNTERS: [&str; 2] = ["port_xmit_wait", "np_cnp_sent"];
+/// Counters that name the network: a link went down, or packets were sent again because nobody acknowledged them
+/// (NVIDIA/nccl#394). The other error counters also rise a little in healthy networks.
+const LOSS_COUNTERS: [&str; 2] = ["link_downed", "local_ack_timeout_err"];
 
 /// A job with what its ranks do.
 pub(super) struct Facts<'a> {
@@ -74,6 +80,8 @@ pub(super) enum Basis {
     Stacks,
     /// `/proc`.
     Process,
+    /// The counters of the network.
+    Links,
     /// Only readings of GPUs, or nothing.
     Weak,
 }
@@ -84,10 +92,35 @@ pub(super) struct Links<'a> {
     pub ports: Vec<(&'a SafeText, &'a LinkReading)>,
     /// Bytes a second in both directions over all ports. `None` if no counter was read.
     pub bytes_per_second: Option<f64>,
-    /// Error counters that rose, by name.
+    /// By how much counters of errors and congestion rose in all examinations, by name.
     pub errors: BTreeMap<&'a str, u64>,
-    /// No port carries data and no error counter rose. `None` if a host of the job has no counters.
+    /// The same for the counters of single ports: host, device and name of the counter.
+    port_errors: BTreeMap<(&'a str, &'a str, &'a str), u64>,
+    /// No port carries data and no such counter rose. `None` if a host of the job has no counters.
     pub is_flat: Option<bool>,
+}
+
+impl Links<'_> {
+    /// Whether the counters show trouble of the network, not only a full one.
+    pub(super) fn has_trouble(&self) -> bool {
+        let is_full = self.errors.keys().all(|name| CONGESTION_COUNTERS.contains(name));
+        let is_silent = self.bytes_per_second.is_some_and(|rate| rate <= FLAT_BYTES_PER_SECOND);
+        !self.errors.is_empty() && (!is_full || is_silent)
+    }
+
+    /// The ports that lost packets or their link, the worst first: `mlx5_0 on node2 (local_ack_timeout_err +12)`.
+    pub(super) fn losses(&self) -> Vec<String> {
+        let order = |counter: &str| LOSS_COUNTERS.iter().position(|name| *name == counter);
+        let mut losses: Vec<_> = self
+            .port_errors
+            .iter()
+            .filter_map(|((host, device, counter), count)| {
+                Some((order(counter)?, Reverse(*count), format!("{device} on {host} ({counter} +{count})")))
+            })
+            .collect();
+        losses.sort();
+        losses.into_iter().map(|(.., text)| text).collect()
+    }
 }
 
 impl<'a> Facts<'a> {
@@ -177,8 +210,27 @@ impl<'a> Facts<'a> {
             let known = hosts.entry(rank.evidence.host).or_insert(links);
             *known = known.or(links);
         }
-        let mut found =
-            Links { ports: Vec::new(), bytes_per_second: None, errors: BTreeMap::new(), is_flat: Some(true) };
+        let mut found = Links {
+            ports: Vec::new(),
+            bytes_per_second: None,
+            errors: BTreeMap::new(),
+            port_errors: BTreeMap::new(),
+            is_flat: Some(true),
+        };
+        for rank in &self.ranks.list {
+            let host = &*rank.evidence.host_name;
+            // An examination lasts a second, and a lost packet is sent again after some: the rises of all count.
+            for link in rank.evidence.readings.iter().flat_map(|reading| &reading.examination.links) {
+                for error in &link.errors {
+                    for count in [
+                        found.errors.entry(&*error.name).or_default(),
+                        found.port_errors.entry((host, &*link.device, &*error.name)).or_default(),
+                    ] {
+                        *count = count.saturating_add(error.count);
+                    }
+                }
+            }
+        }
         for host in hosts.values() {
             let Some((name, links)) = host else {
                 found.is_flat = None;
@@ -187,10 +239,6 @@ impl<'a> Facts<'a> {
             found.ports.extend(links.iter().map(|link| (*name, link)));
         }
         for (_, link) in &found.ports {
-            for error in &link.errors {
-                let count = found.errors.entry(&error.name).or_default();
-                *count = count.saturating_add(error.count);
-            }
             match (link.sent_bytes, link.received_bytes) {
                 (Some(sent), Some(received)) if link.seconds > 0.0 => {
                     let rate = sent.saturating_add(received) as f64 / f64::from(link.seconds);

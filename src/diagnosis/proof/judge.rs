@@ -50,7 +50,7 @@ fn conclude(facts: &Facts<'_>) -> Conclusion {
     if let Some(conclusion) = host_moves(facts) {
         return conclusion;
     }
-    for row in [stopped_rank, odd_stack, nothing_moves, log_hint, odd_wait_channel] {
+    for row in [stopped_rank, odd_stack, lossy_network, nothing_moves, log_hint, odd_wait_channel] {
         match row(facts) {
             Some(conclusion) if conclusion.outcome == Outcome::WaitsForRank => return conclusion,
             Some(conclusion) => found.push(conclusion),
@@ -518,6 +518,22 @@ fn odd_wait_channel(facts: &Facts<'_>) -> Option<Conclusion> {
     let culprit = facts.culprit(vec![facts.ranks.culprit_at(*position)], CulpritReason::WaitChannel, &text, None);
     let sentence = format!("{} {text}", described(&culprit));
     Some(named(facts, outcome, culprit, sentence, Basis::Process))
+}
+
+/// All ranks wait for each other, and a port of their hosts loses packets or its link. The other end may be at fault: a port
+/// counts the packets that were not acknowledged to it.
+fn lossy_network(facts: &Facts<'_>) -> Option<Conclusion> {
+    let everyone = facts.others(&[]);
+    if !facts.is_distributed() || !facts.all_spin(&everyone) || facts.some_progress(&everyone) {
+        return None;
+    }
+    let losses = facts.links().losses();
+    let (first, others) = losses.split_first()?;
+    let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    let sentence = format!(
+        "every rank waits, and the network loses packets at {first}{more}: its link, or the host at the other end"
+    );
+    Some(Conclusion { basis: Basis::Links, ..weak(Outcome::Likely, &sentence) })
 }
 
 /// All counts are equal and frozen, and every GPU spins. Only stacks that stand still too show that nothing moves, because

@@ -5,7 +5,7 @@ use super::super::testing::{
 };
 use super::super::verdict::{EvidenceLine, Missing, Says};
 use super::*;
-use crate::wire::{Communicator, ExaminationPart, ExaminationRefusal, NamedRank, ProcessState};
+use crate::wire::{Communicator, ExaminationPart, ExaminationRefusal, LinkErrorCount, NamedRank, ProcessState};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -293,6 +293,70 @@ fn equal_frozen_counts_with_equal_stacks_and_flat_links_prove_that_nothing_moves
         reading.examination.links.iter_mut().for_each(|link| link.sent_bytes = Some(400_000_000));
     }
     check(&job, Outcome::Likely, probably);
+}
+
+/// A job on two hosts in which all ranks wait, and whose ports counted these errors in the second examination.
+fn with_link_errors(errors: &[(&str, u64)]) -> JobEvidence {
+    let mut job = hanging_job(8);
+    add_flat_links(&mut job);
+    for link in &mut job.ranks[4].readings[1].examination.links {
+        let error = |(name, count): &(&str, u64)| LinkErrorCount { name: SafeText::new(name), count: *count };
+        link.errors = errors.iter().map(error).collect();
+    }
+    job
+}
+
+#[test]
+fn a_network_that_loses_packets_is_likely_without_nccl_ras() {
+    let fits = "the readings fit a hang and also a healthy job";
+    check(&with_link_errors(&[]), Outcome::Suspected, fits);
+    let lost = with_link_errors(&[("local_ack_timeout_err", 1)]);
+    let sentence = "every rank waits, and the network loses packets at mlx5_0 on node2 (local_ack_timeout_err +1): its \
+                    link, or the host at the other end";
+    let verdict = check(&lost, Outcome::Likely, sentence);
+    assert_eq!(verdict.culprit, None);
+    assert!(evidence_text(&verdict).iter().any(|line| line.starts_with("links | ") && line.ends_with("the network")));
+    // A packet is sent again every few seconds, and an examination lasts one.
+    let mut earlier = lost.clone();
+    earlier.ranks[4].readings.swap(0, 1);
+    let moments = [at(0), at(1)];
+    earlier.ranks[4].readings.iter_mut().zip(moments).for_each(|(reading, at)| reading.at = at);
+    check(&earlier, Outcome::Likely, sentence);
+    let both = with_link_errors(&[("symbol_error", 9), ("local_ack_timeout_err", 12), ("link_downed", 1)]);
+    let sentence = "every rank waits, and the network loses packets at mlx5_0 on node2 (link_downed +1) and 1 \
+                    more: its link, or the host at the other end";
+    check(&both, Outcome::Likely, sentence);
+    // Equal counts of NCCL RAS say less about the culprit.
+    let counted = with_counts(both, &[("AllReduce", &SAME)]);
+    check(&counted, Outcome::Likely, sentence);
+    // A job that computes uses a network with retries.
+    let mut computes = lost.clone();
+    computes.ranks[0].gpus = vec![gpu(100, 600.0, 700.0)];
+    assert_ne!(judge(&computes).outcome, Outcome::Likely);
+    let mut on_one_host = lost;
+    on_one_host.ranks.drain(..4);
+    check(&on_one_host, Outcome::Suspected, fits);
+}
+
+#[test]
+fn congestion_is_no_loss_and_blames_the_network_only_where_no_data_flows() {
+    let says = |job: &JobEvidence| {
+        let verdict = judge(job);
+        assert_eq!(verdict.outcome, Outcome::Suspected, "{verdict:#?}");
+        verdict.evidence.iter().find(|line| line.source == "links").unwrap().says
+    };
+    for (errors, silent, busy) in [
+        (("port_xmit_wait", 9), Says::Network, Says::Nothing),
+        (("np_cnp_sent", 9), Says::Network, Says::Nothing),
+        (("symbol_error", 9), Says::Network, Says::Network),
+    ] {
+        let mut job = with_link_errors(&[errors]);
+        assert_eq!(says(&job), silent, "{errors:?}");
+        for reading in &mut job.ranks[0].readings {
+            reading.examination.links.iter_mut().for_each(|link| link.sent_bytes = Some(400_000_000));
+        }
+        assert_eq!(says(&job), busy, "{errors:?}");
+    }
 }
 
 #[test]

@@ -84,6 +84,8 @@ struct Reading {
     written_bytes: Option<u64>,
     voluntary_switches: Option<u64>,
     involuntary_switches: Option<u64>,
+    /// Time that the main thread was ready to run and had no CPU, in nanoseconds.
+    queued_ns: Option<u64>,
     /// At most [`MAX_THREADS`], in the order of `/proc/PID/task`: the main thread comes first.
     threads: Vec<ThreadTimes>,
 }
@@ -106,8 +108,17 @@ impl Reading {
         let status = reader.read_thread(pid, pid, "status", 4096).unwrap_or_default();
         let voluntary_switches = number(status, b"voluntary_ctxt_switches:");
         let involuntary_switches = number(status, b"nonvoluntary_ctxt_switches:");
+        let queued_ns = reader.read_thread(pid, pid, "schedstat", 128).ok().and_then(queued_ns);
         let threads = threads(pid, reader);
-        Some(Self { cpu_ticks, thread_count, written_bytes, voluntary_switches, involuntary_switches, threads })
+        Some(Self {
+            cpu_ticks,
+            thread_count,
+            written_bytes,
+            voluntary_switches,
+            involuntary_switches,
+            queued_ns,
+            threads,
+        })
     }
 
     fn thread(&self, thread: u32) -> Option<&ThreadTimes> {
@@ -177,6 +188,7 @@ fn main_thread(pid: u32, first: &Reading, second: &Reading, reader: &mut FileRea
         system_ms: Some(milliseconds(cpu_ticks.saturating_sub(user_ticks))),
         voluntary_switches: difference(first.voluntary_switches, second.voluntary_switches),
         involuntary_switches: difference(first.involuntary_switches, second.involuntary_switches),
+        queued_ms: difference(first.queued_ns, second.queued_ns).map(|nanoseconds| nanoseconds / 1_000_000),
     })
 }
 
@@ -191,6 +203,12 @@ fn wait_channel(pid: u32, thread: u32, reader: &mut FileReader) -> Option<SafeTe
 fn syscall_number(text: &[u8]) -> Option<i64> {
     let number = std::str::from_utf8(text).ok()?.split_ascii_whitespace().next()?.parse().ok()?;
     (number >= 0).then_some(number)
+}
+
+/// Returns the second number of `schedstat`: the nanoseconds in which the thread was ready to run and had no CPU, also because
+/// of the CPU limit of its cgroup (Documentation/scheduler/sched-stats.rst of the kernel).
+fn queued_ns(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Returns whether this process may attach to another as a debugger does. `/proc/PID/syscall` can then be read
@@ -299,6 +317,8 @@ mod tests {
         let main = process.main_thread.clone().unwrap();
         assert_eq!((main.state, main.user_ms, main.system_ms), (Some(ProcessState::Sleeping), Some(0), Some(0)));
         assert_eq!((main.voluntary_switches, main.involuntary_switches), (Some(0), Some(0)));
+        // Kernels without CONFIG_SCHED_INFO have no schedstat.
+        assert_eq!(main.queued_ms.unwrap_or(0), 0);
         assert_eq!((process.cpu_ms, process.written_bytes), (Some(0), Some(0)));
         let [group] = &process.threads[..] else { panic!("{:?}", process.threads) };
         assert_eq!((&*group.name, group.count, group.cpu_ms), ("sleep", 1, 0));
@@ -404,6 +424,7 @@ mod tests {
             written_bytes: None,
             voluntary_switches: None,
             involuntary_switches: None,
+            queued_ns: None,
             threads,
         }
     }
@@ -422,6 +443,15 @@ mod tests {
     fn numbers_at_the_end_of_a_name_are_removed() {
         for (name, expected) in [("pt_autograd_12", "pt_autograd_"), ("cuda0", "cuda"), ("42", "42"), ("", "")] {
             assert_eq!(without_number(name.as_bytes()), expected.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_second_number_of_schedstat_is_the_time_without_a_cpu() {
+        for (text, expected) in
+            [("1520034 88000000 71\n", Some(88_000_000)), ("0 0 0", Some(0)), ("12", None), ("", None), ("1 x 2", None)]
+        {
+            assert_eq!(queued_ns(text.as_bytes()), expected, "{text}");
         }
     }
 
