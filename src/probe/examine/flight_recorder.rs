@@ -6,11 +6,11 @@ use super::cut::{beginning, end, take_greatest};
 use super::memory_facts::environment;
 use super::pickle::{Unreadable, Value, read_pickle};
 use super::stacks::with_tilde;
-use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND, environment_variable};
+use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND, environment_variable, open_as_process};
 use crate::wire::{
     ExaminationPart, ExaminationRefusal, FlightRecorderDump, Frame, RecordedGroup, RecordedOperation, SafeText, limits,
 };
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{FileType, fstat};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -47,9 +47,7 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     let mut older = None;
     let mut newest: Option<(f64, String, File)> = None;
     for path in paths(&environment, rank) {
-        // Through `root` and `cwd`: a container has another file system.
-        let place = if path.starts_with('/') { "root" } else { "cwd/" };
-        let Some((written, file)) = open_own(&format!("/proc/{pid}/{place}{path}")) else { continue };
+        let Some((written, file)) = open_own(pid, &path) else { continue };
         if written < started {
             older = Some(path);
         } else if newest.as_ref().is_none_or(|(known, ..)| *known < written) {
@@ -94,11 +92,10 @@ fn paths(environment: &[u8], rank: u32) -> Vec<String> {
     paths
 }
 
-/// Opens a file of this user. Returns it with the time of the last write, in seconds since 1970. Any account may write to
+/// Opens a file of this user as process `pid` would. Returns it with the time of the last write, in seconds since 1970. Any account may write to
 /// `/tmp`, so that a file of another user proves nothing.
-fn open_own(path: &str) -> Option<(f64, File)> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = open(path, flags, Mode::empty()).ok()?;
+fn open_own(pid: u32, path: &str) -> Option<(f64, File)> {
+    let file = open_as_process(pid, path).ok()?;
     let status = fstat(&file).ok()?;
     let is_own = status.st_uid == rustix::process::getuid().as_raw() && status.st_mode & 0o002 == 0;
     let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile && status.st_size > 0;

@@ -255,7 +255,7 @@ fn files_that_prove_nothing_are_refused() {
     assert_eq!(refused(&job).0, none);
     std::fs::remove_file(&file).unwrap();
     // Nothing waits for the writer of a pipe.
-    rustix::fs::mkfifoat(rustix::fs::CWD, &file, Mode::from_raw_mode(0o600)).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     assert_eq!(refused(&job).0, none);
     let other = TestProcess::start(Command::new("sleep").arg("600").env_clear());
     assert_eq!(refused(&other), ("PyTorch names the file by RANK, which its environment lacks".into(), String::new()));

@@ -5,12 +5,17 @@
 //! facts may not return.
 
 use super::cut::end;
-use crate::probe::procfs::{FileReader, environment_variable};
+use crate::probe::procfs::{FileReader, environment_variable, open_as_process, open_in_root, root_directory};
 use crate::probe::ras::ConfigurationFile;
 use crate::wire::SafeText;
+use rustix::fd::OwnedFd;
+use rustix::fs::RawDir;
+use std::mem::MaybeUninit;
 
 /// Maximum number of bytes of an environment.
 const MAX_ENVIRONMENT_BYTES: usize = 128 * 1024;
+/// Maximum number of bytes of a configuration file.
+const MAX_CONFIGURATION_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes of `/proc/PID/maps`. A process of PyTorch has about 1 MB.
 const MAX_MAPS_BYTES: usize = 8 << 20;
 /// Maximum number of different NCCL libraries that are looked at.
@@ -45,8 +50,8 @@ impl MemoryFacts {
             Ok(true) if !libraries.may_be_static => Some(false),
             _ => None,
         };
-        // Through `root`: a container has another file system.
-        let nccl_version = libraries.version(&format!("/proc/{pid}/root"));
+        // A container has another file system.
+        let nccl_version = root_directory(pid).ok().and_then(|root| libraries.version(&root));
         Self { environment, has_nccl, nccl_version }
     }
 }
@@ -67,9 +72,8 @@ pub(super) fn nccl_configuration(pid: u32, environment: &[u8], reader: &mut File
     };
     let mut files = Vec::new();
     for (path, name) in own.into_iter().chain([("/etc/nccl.conf".to_owned(), "/etc/nccl.conf".into())]) {
-        // Through `root` and `cwd`: a container has another file system.
-        let place = if path.starts_with('/') { "root" } else { "cwd/" };
-        if let Ok(text) = reader.read(&format!("/proc/{pid}/{place}{path}")) {
+        let Ok(file) = open_as_process(pid, &path) else { continue };
+        if let Ok(text) = reader.read_fd(&file, MAX_CONFIGURATION_BYTES) {
             files.push(ConfigurationFile { name, text: text.to_vec() });
         }
     }
@@ -101,8 +105,8 @@ impl NcclLibraries {
         }
     }
 
-    /// Returns the version of the libraries if all have the same. `root` precedes their paths.
-    fn version(&self, root: &str) -> Option<SafeText> {
+    /// Returns the version of the libraries if all have the same. Their paths are below `root`.
+    fn version(&self, root: &OwnedFd) -> Option<SafeText> {
         let version = library_version(self.paths.first()?, root)?;
         self.paths.iter().all(|path| library_version(path, root).as_ref() == Some(&version)).then_some(version.into())
     }
@@ -110,7 +114,7 @@ impl NcclLibraries {
 
 /// Returns the version of the library at `path`: from its name (`libnccl.so.2.27.5`), or from the wheel that contains it
 /// (`nvidia_nccl_cu12-2.27.5.dist-info` in `site-packages`).
-fn library_version(path: &str, root: &str) -> Option<String> {
+fn library_version(path: &str, root: &OwnedFd) -> Option<String> {
     let present = path.strip_suffix(" (deleted)");
     let (directory, name) = present.unwrap_or(path).rsplit_once('/')?;
     let number = name.strip_prefix("libnccl.so.").filter(|number| is_version(number));
@@ -122,10 +126,13 @@ fn library_version(path: &str, root: &str) -> Option<String> {
         return None;
     }
     let packages = directory.strip_suffix(WHEEL_DIRECTORY)?;
-    let mut version = None;
-    for entry in std::fs::read_dir(format!("{root}{packages}")).ok()?.flatten().take(MAX_PACKAGES) {
-        let name = entry.file_name();
-        let Some(found) = name.to_str().and_then(wheel_version) else { continue };
+    let mut version: Option<String> = None;
+    let packages = open_in_root(root, packages).ok()?;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(&packages, &mut buffer);
+    for _ in 0..MAX_PACKAGES {
+        let Some(Ok(entry)) = entries.next() else { break };
+        let Some(found) = entry.file_name().to_str().ok().and_then(wheel_version) else { continue };
         if version.is_some_and(|version| version != found) {
             return None;
         }
@@ -173,7 +180,7 @@ mod tests {
         assert_eq!(mapped.paths, ["/v/site-packages/nvidia/nccl/lib/libnccl.so.2"]);
         assert!(!mapped.may_be_static);
         let renamed = libraries(&["/v/nvidia/nccl/lib/.nfs0000000000c0ffee00000001"]);
-        assert_eq!((renamed.paths.len(), renamed.version("")), (1, None));
+        assert_eq!((renamed.paths.len(), renamed.version(&root_directory(std::process::id()).unwrap())), (1, None));
         let conda = libraries(&["/v/torch/lib/libtorch_cuda.so"]);
         assert!(conda.may_be_static && conda.paths.is_empty());
         let mut many = NcclLibraries::default();
@@ -187,8 +194,8 @@ mod tests {
     #[test]
     fn the_version_is_that_of_the_file_or_of_its_wheel() {
         let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().to_str().unwrap();
-        let version = |path: &str| libraries(&[path]).version(root);
+        let root = OwnedFd::from(std::fs::File::open(directory.path()).unwrap());
+        let version = |path: &str| libraries(&[path]).version(&root);
         assert_eq!(version("/usr/lib/libnccl.so.2.21.5"), Some("2.21.5".into()));
         assert_eq!(version("/usr/lib/libnccl.so.2.21.5 (deleted)"), Some("2.21.5".into()));
         for unknown in [
@@ -201,14 +208,14 @@ mod tests {
         }
         let wheel = "/v/site-packages/nvidia/nccl/lib/libnccl.so.2";
         for package in ["torch-2.9.0.dist-info", "nvidia_nccl_cu12-2.27.5.dist-info", "nvidia_nccl_cu12"] {
-            std::fs::create_dir_all(format!("{root}/v/site-packages/{package}")).unwrap();
+            std::fs::create_dir_all(directory.path().join("v/site-packages").join(package)).unwrap();
         }
         assert_eq!(version(wheel), Some("2.27.5".into()));
         assert_eq!(version(&format!("{wheel} (deleted)")), None, "the wheel was replaced since");
-        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.27.5"]).version(root), Some("2.27.5".into()));
-        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.21.5"]).version(root), None);
-        assert_eq!(libraries(&["/usr/lib/libnccl.so.2.21.5", wheel]).version(root), None);
-        std::fs::create_dir_all(format!("{root}/v/site-packages/nvidia_nccl_cu11-2.21.5.dist-info")).unwrap();
+        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.27.5"]).version(&root), Some("2.27.5".into()));
+        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.21.5"]).version(&root), None);
+        assert_eq!(libraries(&["/usr/lib/libnccl.so.2.21.5", wheel]).version(&root), None);
+        std::fs::create_dir(directory.path().join("v/site-packages/nvidia_nccl_cu11-2.21.5.dist-info")).unwrap();
         assert_eq!(version(wheel), None, "two wheels");
     }
 

@@ -1,7 +1,7 @@
 //! Readings from `/proc` and `/sys`: the host, its processes and their threads.
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
-//! `own_process` and `sockets` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
+//! `own_process` and `sockets` what only its owner may read, `process_root` opens files as it sees them, `threads` its threads, and `descendants` the workers below it, found by
 //! the incremental scan of /proc in `scan`. All of them read through a [`FileReader`].
 //!
 //! Nothing here blocks. Files that may block (`cmdline`, `environ`) or take long (`net/tcp`) are read by a
@@ -12,6 +12,7 @@ mod files;
 mod host;
 mod own_process;
 mod process;
+mod process_root;
 mod process_sampler;
 mod rates;
 mod scan;
@@ -24,5 +25,6 @@ pub(crate) use files::{
 };
 pub(crate) use host::{HostSampler, SampleContext, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use own_process::is_file_path;
+pub(crate) use process_root::{open_as_process, open_in_root, root_directory};
 pub(crate) use process_sampler::ProcessSampler;
 pub(crate) use sockets::{SocketList, rendezvous_port, socket_inodes, socket_list, table_line};
