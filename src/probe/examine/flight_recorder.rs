@@ -28,8 +28,11 @@ const MAX_PATH_BYTES: usize = 128;
 /// The tolerance for the start of a process, which is known to a tick, and for steps of the clock.
 const START_SLACK_SECONDS: f64 = 5.0;
 
-/// The variables that name the file, without the rank at its end.
+/// The variables that name the file, without the rank at its end. Versions before 2.8 know only the second one.
 const FILE_VARIABLES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+/// With this variable, since PyTorch 2.10, the value that the first of them has at the time of the dump is the whole name
+/// (`DebugInfoWriter::write` in FlightRecorder.cpp). A program changes it while it runs, which `/proc/PID/environ` does not show.
+const DYNAMIC_NAME: &str = "TORCH_FR_DUMP_DYNAMIC_FILE_NAME";
 /// The default names in the cache directory: since PyTorch 2.9, and before.
 const CACHED_FILES: [&str; 2] = ["torch/comm_lib_trace_rank_", "torch/nccl_trace_rank_"];
 /// The default name in older versions.
@@ -46,7 +49,14 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     let started = started_at(pid, &mut reader).ok_or_else(|| refusal("/proc does not show the process", ""))?;
     let mut older = None;
     let mut newest: Option<(f64, String, File)> = None;
-    for path in paths(&environment, rank) {
+    let paths = paths(&environment, rank);
+    if paths.is_empty() {
+        return Err(refusal(
+            format!("the program names the file while it runs ({DYNAMIC_NAME}), and PyTorch adds no rank to it"),
+            format!("{} with the rank at its end before the next start, or no {DYNAMIC_NAME}", FILE_VARIABLES[0]),
+        ));
+    }
+    for path in paths {
         let Some((written, file)) = open_own(pid, &path) else { continue };
         if written < started {
             older = Some(path);
@@ -73,23 +83,45 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     Ok(dump)
 }
 
-/// The paths at which the dump of a rank may be.
+/// The paths at which the dump of a rank may be. PyTorch takes one of them, which depends on its version. Empty if only the
+/// program knows it.
 fn paths(environment: &[u8], rank: u32) -> Vec<String> {
     let variable = |name: &str| {
         let value = environment_variable(environment, name).and_then(|value| std::str::from_utf8(value).ok());
         value.filter(|value| !value.is_empty())
     };
-    if let Some(stem) = FILE_VARIABLES.iter().find_map(|name| variable(name)) {
-        return vec![format!("{stem}{rank}")];
+    if variable(DYNAMIC_NAME).is_some_and(is_true) {
+        // Ranks that share a name overwrite the dumps of each other.
+        let path = variable(FILE_VARIABLES[0]).filter(|path| last_number(path) == Some(rank));
+        return path.into_iter().map(str::to_owned).collect();
     }
-    let cache = variable("XDG_CACHE_HOME").map(str::to_owned);
-    let cache = cache.or_else(|| variable("HOME").map(|home| format!("{home}/.cache")));
     let mut paths = Vec::new();
-    for name in CACHED_FILES {
-        paths.extend(cache.iter().map(|cache| format!("{cache}/{name}{rank}")));
+    for name in FILE_VARIABLES {
+        paths.extend(variable(name).map(|stem| format!("{stem}{rank}")));
+    }
+    if !paths.is_empty() {
+        return paths;
+    }
+    // The first versions with a cache directory do not know XDG_CACHE_HOME.
+    let home = variable("HOME").unwrap_or("/tmp");
+    for cache in [variable("XDG_CACHE_HOME").map(str::to_owned), Some(format!("{home}/.cache"))].into_iter().flatten() {
+        for name in CACHED_FILES {
+            paths.push(format!("{cache}/{name}{rank}"));
+        }
     }
     paths.push(format!("{OLDEST_FILE}{rank}"));
     paths
+}
+
+/// Whether PyTorch takes the value of a variable as true: `getCvarBool` in c10d/Utils.hpp.
+fn is_true(value: &str) -> bool {
+    ["1", "y", "yes", "t", "true"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
+
+/// The last number in the name of a file.
+fn last_number(path: &str) -> Option<u32> {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.rsplit(|character: char| !character.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }
 
 /// Opens a file of this user as process `pid` would. Returns it with the time of the last write, in seconds since 1970. Any account may write to

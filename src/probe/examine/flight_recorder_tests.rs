@@ -177,7 +177,18 @@ fn the_variables_or_the_defaults_name_the_file() {
     for (environment, expected) in [
         ("TORCH_FR_DUMP_TEMP_FILE=/logs/fr_", vec!["/logs/fr_3"]),
         ("A=1\0TORCH_NCCL_DEBUG_INFO_TEMP_FILE=fr_", vec!["fr_3"]),
-        ("TORCH_FR_DUMP_TEMP_FILE=\0", vec!["/tmp/nccl_trace_rank_3"]),
+        (
+            "TORCH_FR_DUMP_TEMP_FILE=/logs/fr_\0TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/logs/nccl_",
+            vec!["/logs/fr_3", "/logs/nccl_3"],
+        ),
+        (
+            "TORCH_FR_DUMP_TEMP_FILE=\0",
+            vec![
+                "/tmp/.cache/torch/comm_lib_trace_rank_3",
+                "/tmp/.cache/torch/nccl_trace_rank_3",
+                "/tmp/nccl_trace_rank_3",
+            ],
+        ),
         (
             "HOME=/home/ann",
             vec![
@@ -188,11 +199,43 @@ fn the_variables_or_the_defaults_name_the_file() {
         ),
         (
             "HOME=/home/ann\0XDG_CACHE_HOME=/scratch",
-            vec!["/scratch/torch/comm_lib_trace_rank_3", "/scratch/torch/nccl_trace_rank_3", "/tmp/nccl_trace_rank_3"],
+            vec![
+                "/scratch/torch/comm_lib_trace_rank_3",
+                "/scratch/torch/nccl_trace_rank_3",
+                "/home/ann/.cache/torch/comm_lib_trace_rank_3",
+                "/home/ann/.cache/torch/nccl_trace_rank_3",
+                "/tmp/nccl_trace_rank_3",
+            ],
         ),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=0\0TORCH_FR_DUMP_TEMP_FILE=fr_", vec!["fr_3"]),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=1\0TORCH_FR_DUMP_TEMP_FILE=/logs/7/fr_3", vec!["/logs/7/fr_3"]),
+        (
+            "TORCH_FR_DUMP_DYNAMIC_FILE_NAME=True\0TORCH_FR_DUMP_TEMP_FILE=/logs/step12_rank3.pkl",
+            vec!["/logs/step12_rank3.pkl"],
+        ),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=y\0TORCH_FR_DUMP_TEMP_FILE=/logs/fr_13", vec![]),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=y\0TORCH_FR_DUMP_TEMP_FILE=/logs/3/fr", vec![]),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=1\0HOME=/home/ann", vec![]),
     ] {
         assert_eq!(paths(environment.as_bytes(), 3), expected, "{environment}");
     }
+}
+
+#[test]
+fn a_name_that_only_the_program_knows_is_refused_unless_it_names_the_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let dynamic = ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME", "1");
+    let job = rank(folder.path(), &[dynamic, ("TORCH_FR_DUMP_TEMP_FILE", "rank_1")]);
+    std::fs::copy(path("sleep", "flight_recorder_1"), folder.path().join("rank_1")).unwrap();
+    let dump = examine_flight_recorder(job.pid()).unwrap();
+    assert_eq!((&*dump.file, dump.is_default_path), ("rank_1", false));
+    let job = rank(folder.path(), &[dynamic, ("TORCH_FR_DUMP_TEMP_FILE", "rank_")]);
+    let refusal = examine_flight_recorder(job.pid()).expect_err("refused");
+    let reason =
+        "the program names the file while it runs (TORCH_FR_DUMP_DYNAMIC_FILE_NAME), and PyTorch adds no rank to it";
+    let remedy =
+        "TORCH_FR_DUMP_TEMP_FILE with the rank at its end before the next start, or no TORCH_FR_DUMP_DYNAMIC_FILE_NAME";
+    assert_eq!((&*refusal.reason, &*refusal.remedy), (reason, remedy));
 }
 
 /// A process of rank 1 whose dumps are in a folder.
