@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `gpu_minute`, `host_minute` | a GPU or host in a minute | 14 days |
 //! | `gpu_quarter`, `host_quarter`, `job_quarter` | the same in a quarter-hour | 2 years |
-//! | `gpu_day` | a GPU in a day (UTC) | 2 years |
+//! | `gpu_day`, `host_day`, `job_day` | the same in a day (UTC) | 2 years |
 //! | `job`, `finding` | a job on a host, a finding | 2 years |
 //!
 //! `gpu_minute`, `gpu_quarter` and `gpu_day` are views; their rows are in `gpu_minute_row`, `gpu_quarter_row` and
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The version of the schema that this program writes.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 /// The length of the periods in seconds.
 pub const MINUTE: u64 = 60;
 /// See [`MINUTE`].
@@ -81,7 +81,7 @@ CREATE INDEX finding_fingerprint ON finding (fingerprint, first_seen);
 ";
 
 /// The columns of a GPU row as version 1 stores them, after `start` and `gpu`.
-const GPU_COLUMNS: &str =
+pub(super) const GPU_COLUMNS: &str =
     "samples, utilization_permille, utilization_max_percent, memory_mib, memory_max_mib, energy_joules,
   temperature_max_celsius, sm_activity_permille, busy_seconds, idle_held_seconds, free_seconds, faulty_seconds,
   unknown_seconds, throttled_seconds";
@@ -116,6 +116,18 @@ fn upgrade_to_2() -> String {
     });
     tables.concat() + "ALTER TABLE job_quarter ADD COLUMN unused_seconds INTEGER;\n"
 }
+
+/// Version 3 adds the days of hosts and jobs, because a report over two years reads 2 million quarter-hours of each.
+const UPGRADE_TO_3: &str = "
+CREATE TABLE host_day (start INTEGER, host INTEGER, watched_seconds INTEGER, reachable_seconds INTEGER,
+  PRIMARY KEY (start, host)) WITHOUT ROWID;
+CREATE TABLE job_day (start INTEGER, job INTEGER, held_seconds INTEGER, used_seconds INTEGER, energy_joules INTEGER,
+  unused_seconds INTEGER, PRIMARY KEY (start, job)) WITHOUT ROWID;
+INSERT INTO host_day SELECT start / 86400 * 86400, host, sum(watched_seconds), sum(reachable_seconds) FROM host_quarter
+  GROUP BY 1, 2;
+INSERT INTO job_day SELECT start / 86400 * 86400, job, sum(held_seconds), sum(used_seconds), sum(energy_joules),
+  sum(unused_seconds) FROM job_quarter GROUP BY 1, 2;
+";
 
 /// The key of a GPU row; with `gpu` 0 the lowest one of its period.
 pub(super) fn row_id(start: u64, gpu: i64) -> i64 {
@@ -457,7 +469,7 @@ impl History {
         }
         if version < VERSION {
             // One transaction: a killed upgrade leaves the earlier version.
-            let steps = [SCHEMA.to_owned(), upgrade_to_2()];
+            let steps = [SCHEMA.to_owned(), upgrade_to_2(), UPGRADE_TO_3.to_owned()];
             let missing = steps.get(usize::try_from(version).unwrap_or(0)..).unwrap_or_default().concat();
             let upgrade = format!("BEGIN IMMEDIATE; {missing} PRAGMA user_version = {VERSION}; COMMIT");
             if let Err(error) = connection.execute_batch(&upgrade) {
@@ -639,15 +651,24 @@ impl History {
         if job.held_seconds == 0 || !adds_use {
             return Ok(());
         }
-        self.connection
-            .prepare_cached(
-                "INSERT INTO job_quarter VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-                 ON CONFLICT (start, job) DO UPDATE SET held_seconds = held_seconds + excluded.held_seconds,
-                   used_seconds = used_seconds + excluded.used_seconds,
-                   energy_joules = energy_joules + excluded.energy_joules, unused_seconds = coalesce(
-                     unused_seconds + excluded.unused_seconds, unused_seconds, excluded.unused_seconds)",
-            )?
-            .execute(params![quarter, id, job.held_seconds, job.used_seconds, job.energy_joules, job.unused_seconds])?;
+        for (table, start) in [("job_quarter", quarter), ("job_day", quarter / DAY * DAY)] {
+            self.connection
+                .prepare_cached(&format!(
+                    "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                     ON CONFLICT (start, job) DO UPDATE SET held_seconds = held_seconds + excluded.held_seconds,
+                       used_seconds = used_seconds + excluded.used_seconds,
+                       energy_joules = energy_joules + excluded.energy_joules, unused_seconds = coalesce(
+                         unused_seconds + excluded.unused_seconds, unused_seconds, excluded.unused_seconds)"
+                ))?
+                .execute(params![
+                    start,
+                    id,
+                    job.held_seconds,
+                    job.used_seconds,
+                    job.energy_joules,
+                    job.unused_seconds
+                ])?;
+        }
         Ok(())
     }
 
@@ -710,6 +731,11 @@ impl History {
         for (gpu, quarters) in gpu_rows(&self.connection, "gpu_quarter", day, day + DAY)? {
             put_gpu_row(&self.connection, "gpu_day", day, gpu, &merge_gpu_rows(&quarters, DAY))?;
         }
+        self.connection.execute(
+            "INSERT OR REPLACE INTO host_day SELECT ?1, host, sum(watched_seconds), sum(reachable_seconds)
+             FROM host_quarter WHERE start >= ?1 AND start < ?2 GROUP BY host",
+            [day, day + DAY],
+        )?;
         Ok(())
     }
 
@@ -719,8 +745,9 @@ impl History {
         for (table, before) in [("gpu_minute", minutes), ("gpu_quarter", rest), ("gpu_day", rest)] {
             self.connection.execute(&format!("DELETE FROM {table}_row WHERE id < ?1"), [row_id(before, 0)])?;
         }
-        for (table, before) in [("host_minute", minutes), ("host_quarter", rest), ("job_quarter", rest)] {
-            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [before])?;
+        self.connection.execute("DELETE FROM host_minute WHERE start < ?1", [minutes])?;
+        for table in ["host_quarter", "host_day", "job_quarter", "job_day"] {
+            self.connection.execute(&format!("DELETE FROM {table} WHERE start < ?1"), [rest])?;
         }
         self.connection.execute("DELETE FROM job WHERE ended < ?1", [rest])?;
         self.connection.execute("DELETE FROM finding WHERE ended < ?1", [rest])?;

@@ -1,7 +1,8 @@
 //! Reads the history for reports: sums of GPUs and jobs over a period, findings, and how long hosts were reachable.
 
 use super::history::{
-    BUSY_LIMIT, DAY, GPU_BITS, GpuName, HistoryError, MINUTE, QUARTER, VERSION, gpu_row, last_start, row_id, version,
+    BUSY_LIMIT, DAY, GPU_BITS, GPU_COLUMNS, GpuName, HistoryError, MINUTE, QUARTER, VERSION, gpu_row, last_start,
+    row_id, version,
 };
 use super::rollup::{GpuRow, merge_gpu_rows};
 use crate::wire::SafeText;
@@ -151,7 +152,7 @@ impl HistoryReader {
     ) -> rusqlite::Result<Vec<(u64, GpuTotal)>> {
         let rolled = last_start(&self.connection, "gpu_quarter")?;
         let rolled = rolled.map_or(from, |start| start + QUARTER).clamp(from, until);
-        let (first_day, last_day) = (from.div_ceil(DAY) * DAY, rolled / DAY * DAY);
+        let (first_day, last_day) = whole_days(from, rolled);
         // Days of UTC fit only groups of such days.
         let days_fit = bucket.is_none_or(|(seconds, offset)| seconds % DAY == 0 && offset.rem_euclid(DAY as i64) == 0);
         let parts = if bucket.is_some_and(|(seconds, _)| seconds < QUARTER) {
@@ -174,21 +175,27 @@ impl HistoryReader {
         };
         let mut sums: HashMap<(u64, i64), Vec<GpuRow>> = HashMap::new();
         for (table, from, until) in parts.into_iter().filter(|(_, from, until)| from < until) {
-            let query = format!(
-                "SELECT {group} AS bucket, gpu, sum(samples),
-                   CAST(round(sum(utilization_permille * {known}) * 1.0
-                     / nullif(sum(iif(utilization_permille IS NULL, 0, {known})), 0)) AS INTEGER),
-                   max(utilization_max_percent),
-                   CAST(round(sum(memory_mib * {known}) * 1.0
-                     / nullif(sum(iif(memory_mib IS NULL, 0, {known})), 0)) AS INTEGER),
-                   max(memory_max_mib), sum(energy_joules), max(temperature_max_celsius),
-                   CAST(round(sum(sm_activity_permille * {known}) * 1.0
-                     / nullif(sum(iif(sm_activity_permille IS NULL, 0, {known})), 0)) AS INTEGER),
-                   sum(busy_seconds), sum(idle_held_seconds), sum(free_seconds), sum(faulty_seconds),
-                   sum(unknown_seconds), sum(throttled_seconds)
-                 FROM {} GROUP BY bucket, gpu",
-                rows_of(table, host.is_some())
-            );
+            let source = rows_of(table, host.is_some());
+            let is_summed = bucket
+                .is_some_and(|(seconds, offset)| seconds == period(table) && offset.rem_euclid(seconds as i64) == 0);
+            let query = if is_summed {
+                format!("SELECT start, gpu, {GPU_COLUMNS} FROM {source}")
+            } else {
+                format!(
+                    "SELECT {group} AS bucket, gpu, sum(samples),
+                       CAST(round(sum(utilization_permille * {known}) * 1.0
+                         / nullif(sum(iif(utilization_permille IS NULL, 0, {known})), 0)) AS INTEGER),
+                       max(utilization_max_percent),
+                       CAST(round(sum(memory_mib * {known}) * 1.0
+                         / nullif(sum(iif(memory_mib IS NULL, 0, {known})), 0)) AS INTEGER),
+                       max(memory_max_mib), sum(energy_joules), max(temperature_max_celsius),
+                       CAST(round(sum(sm_activity_permille * {known}) * 1.0
+                         / nullif(sum(iif(sm_activity_permille IS NULL, 0, {known})), 0)) AS INTEGER),
+                       sum(busy_seconds), sum(idle_held_seconds), sum(free_seconds), sum(faulty_seconds),
+                       sum(unknown_seconds), sum(throttled_seconds)
+                     FROM {source} GROUP BY bucket, gpu"
+                )
+            };
             let mut statement = self.connection.prepare(&query)?;
             let parameters = match host {
                 None => vec![Value::Integer(row_id(from, 0)), Value::Integer(row_id(until, 0))],
@@ -234,10 +241,14 @@ impl HistoryReader {
     pub fn job_totals(&self, from: u64, until: u64) -> Result<Vec<JobTotal>, HistoryError> {
         let query = "SELECT host.name, label, user, command, gpus, job.start, ended, how_ended, memory_max_mib,
                sum(held_seconds), sum(used_seconds), sum(energy_joules), sum(unused_seconds)
-             FROM job_quarter JOIN job ON job.id = job_quarter.job JOIN host ON host.id = job.host
-             WHERE job_quarter.start >= ?1 AND job_quarter.start < ?2
+             FROM (
+               SELECT * FROM job_quarter WHERE start >= ?1 AND start < ?2
+               UNION ALL SELECT * FROM job_day WHERE start >= ?2 AND start < ?3
+               UNION ALL SELECT * FROM job_quarter WHERE start >= ?3 AND start < ?4)
+             AS part JOIN job ON job.id = part.job JOIN host ON host.id = job.host
              GROUP BY job.id ORDER BY sum(held_seconds) DESC, job.id";
-        self.rows(query, &[from.into_value(), until.into_value()], |row| {
+        let (first_day, last_day) = whole_days(from, until);
+        self.rows(query, &[from, first_day, last_day, until].map(u64::into_value), |row| {
             Ok(JobTotal {
                 host: text(row, 0)?,
                 label: text(row, 1)?,
@@ -277,14 +288,16 @@ impl HistoryReader {
     /// For how long each host was watched and reachable in `from..until`.
     pub fn host_totals(&self, from: u64, until: u64) -> Result<Vec<HostTotal>, HistoryError> {
         let query = "SELECT host.name, sum(watched), sum(reachable) FROM (
-               SELECT host, sum(watched_seconds) AS watched, sum(reachable_seconds) AS reachable FROM host_quarter
-                 WHERE start >= ?1 AND start < ?2 GROUP BY host
-               UNION ALL
-               SELECT host, count(*) * 60, sum(reachable_seconds) FROM host_minute
-                 WHERE start >= max(?1, coalesce((SELECT max(start) + 900 FROM host_quarter), 0)) AND start < ?2
-                 GROUP BY host)
+               SELECT host, watched_seconds AS watched, reachable_seconds AS reachable FROM host_quarter
+                 WHERE start >= ?1 AND start < ?2
+               UNION ALL SELECT host, watched_seconds, reachable_seconds FROM host_day WHERE start >= ?2 AND start < ?3
+               UNION ALL SELECT host, watched_seconds, reachable_seconds FROM host_quarter WHERE start >= ?3 AND start < ?4
+               UNION ALL SELECT host, 60, reachable_seconds FROM host_minute WHERE start >= ?4 AND start < ?5)
              AS part JOIN host ON host.id = part.host GROUP BY part.host ORDER BY host.name";
-        self.rows(query, &[from.into_value(), until.into_value()], |row| {
+        let rolled = self.connection.query_row("SELECT max(start) FROM host_quarter", [], |row| row.get(0));
+        let rolled = self.check::<Option<u64>>(rolled)?.map_or(from, |start| start + QUARTER).clamp(from, until);
+        let (first_day, last_day) = whole_days(from, rolled);
+        self.rows(query, &[from, first_day, last_day, rolled, until].map(u64::into_value), |row| {
             Ok(HostTotal { host: text(row, 0)?, watched_seconds: row.get(1)?, reachable_seconds: row.get(2)? })
         })
     }
@@ -304,17 +317,28 @@ impl HistoryReader {
     }
 }
 
+/// The start of the first and the end of the last whole day of UTC in `from..until`; both are `from` if there is no such day.
+fn whole_days(from: u64, until: u64) -> (u64, u64) {
+    let (first, last) = (from.div_ceil(DAY) * DAY, until / DAY * DAY);
+    if first < last { (first, last) } else { (from, from) }
+}
+
+/// The length of the periods of a table of GPU rows.
+fn period(table: &str) -> u64 {
+    match table {
+        "gpu_minute" => MINUTE,
+        "gpu_quarter" => QUARTER,
+        _ => DAY,
+    }
+}
+
 /// The rows of a table from ?1 to ?2, which are row ids; those of the host ?3 by their ids from the times ?1 to ?2, because a
 /// scan would read the rows of all hosts.
 fn rows_of(table: &str, is_of_host: bool) -> String {
     if !is_of_host {
         return format!("{table} WHERE id >= ?1 AND id < ?2");
     }
-    let period = match table {
-        "gpu_minute" => MINUTE,
-        "gpu_quarter" => QUARTER,
-        _ => DAY,
-    };
+    let period = period(table);
     format!(
         "(WITH RECURSIVE period(at) AS (
             SELECT ?1 WHERE ?1 < ?2 UNION ALL SELECT at + {period} FROM period WHERE at + {period} < ?2)

@@ -263,7 +263,7 @@ fn a_newer_history_is_refused_and_unchanged() {
     drop(history);
     let before = std::fs::read(&path).expect("reads");
     let expected = format!(
-        "cannot use the history {}: a newer gpufleet has written it (version 9, this one knows 2); update gpufleet, or \
+        "cannot use the history {}: a newer gpufleet has written it (version 9, this one knows 3); update gpufleet, or \
          choose another file with --store",
         path.display()
     );
@@ -272,77 +272,135 @@ fn a_newer_history_is_refused_and_unchanged() {
     assert_eq!(std::fs::read(&path).expect("reads"), before);
 }
 
-/// The dump of a file that version 1 has written: hosts with several GPUs, jobs and findings.
+/// Dumps of files that earlier versions have written: hosts with several GPUs, jobs and findings.
 const VERSION_1: &str = include_str!("../../tests/upgrade/history-1.sql");
+/// See [`VERSION_1`]; on two days.
+const VERSION_2: &str = include_str!("../../tests/upgrade/history-2.sql");
+
+/// Writes a dump to a file.
+fn load(dump: &str, path: &Path) -> Connection {
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("creates");
+    let old = Connection::open(path).expect("opens");
+    old.execute_batch(dump).expect("loads");
+    old
+}
+
+/// All rows of a query.
+fn all(connection: &Connection, query: &str) -> Vec<Vec<Value>> {
+    let mut statement = connection.prepare(query).expect("prepares");
+    let count = statement.column_count();
+    let rows = statement
+        .query_map([], |row| (0..count).map(|column| row.get(column)).collect::<rusqlite::Result<Vec<Value>>>())
+        .expect("reads");
+    rows.map(|row| row.expect("a row")).collect()
+}
 
 #[test]
-fn a_history_of_version_1_is_upgraded_and_keeps_every_value() {
-    let (_folder, path) = path();
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("creates");
-    let old = Connection::open(&path).expect("opens");
-    old.execute_batch(VERSION_1).expect("loads");
-    let all = |connection: &Connection, table: &str, columns: &str| {
-        let mut statement =
-            connection.prepare(&format!("SELECT {columns} FROM {table} ORDER BY 1, 2")).expect("prepares");
-        let count = statement.column_count();
-        let rows = statement
-            .query_map([], |row| (0..count).map(|column| row.get(column)).collect::<rusqlite::Result<Vec<Value>>>())
-            .expect("reads");
-        rows.map(|row| row.expect("a row")).collect::<Vec<_>>()
-    };
-    let gpu = format!("start, gpu, {GPU_COLUMNS}");
-    let tables = [
-        ("gpu_minute", &*gpu),
-        ("gpu_quarter", &gpu),
-        ("gpu_day", &gpu),
-        ("host", "*"),
-        ("gpu", "*"),
-        ("host_minute", "*"),
-        ("host_quarter", "*"),
-        ("job_quarter", "start, job, held_seconds, used_seconds, energy_joules"),
-        ("finding", "id, fingerprint, rule, host, severity, user, first_seen, evidence, notified"),
-        ("job", "id, host, key, label, user, command, gpus, start, last_seen, how_ended, memory_max_mib"),
-    ];
-    let before = tables.map(|(table, columns)| all(&old, table, columns));
-    drop(old);
-    assert!(before.iter().all(|rows| !rows.is_empty()));
-    let error = HistoryReader::open(&path).err().expect("is older").to_string();
-    assert_eq!(
-        error,
-        format!(
-            "cannot read the history {}: an older gpufleet has written it; start `gpufleet collect`, which upgrades it, or \
-             name another file with --store",
-            path.display()
-        )
-    );
-    let mut history = open(&path);
-    for ((table, columns), before) in tables.iter().zip(&before) {
-        assert_eq!(all(&history.connection, table, columns), *before, "{table}");
+fn a_history_of_an_earlier_version_is_upgraded_and_keeps_every_value() {
+    for (dump, unused) in [(VERSION_1, ""), (VERSION_2, ", unused_seconds")] {
+        let (_folder, path) = path();
+        let old = load(dump, &path);
+        let gpu = format!("start, gpu, {GPU_COLUMNS}");
+        let job_quarter = format!("start, job, held_seconds, used_seconds, energy_joules{unused}");
+        let tables = [
+            ("gpu_minute", &*gpu),
+            ("gpu_quarter", &gpu),
+            ("gpu_day", &gpu),
+            ("host", "*"),
+            ("gpu", "*"),
+            ("host_minute", "*"),
+            ("host_quarter", "*"),
+            ("job_quarter", &job_quarter),
+            ("finding", "id, fingerprint, rule, host, severity, user, first_seen, evidence, notified"),
+            ("job", "id, host, key, label, user, command, gpus, start, last_seen, how_ended, memory_max_mib"),
+        ];
+        let queries = tables.map(|(table, columns)| format!("SELECT {columns} FROM {table} ORDER BY 1, 2"));
+        let before: Vec<_> = queries.iter().map(|query| all(&old, query)).collect();
+        drop(old);
+        assert!(before.iter().all(|rows| !rows.is_empty()));
+        let error = HistoryReader::open(&path).err().expect("is older").to_string();
+        assert_eq!(
+            error,
+            format!(
+                "cannot read the history {}: an older gpufleet has written it; start `gpufleet collect`, which upgrades it, \
+                 or name another file with --store",
+                path.display()
+            )
+        );
+        let mut history = open(&path);
+        for (query, before) in queries.iter().zip(&before) {
+            assert_eq!(all(&history.connection, query), *before, "{query}");
+        }
+        assert_eq!(version(&history.connection), Ok(VERSION));
+        assert_days_are_sums_of_quarters(&history.connection);
+        // It goes on.
+        let last = HistoryReader::open(&path).expect("opens").last_minute().expect("reads").expect("a minute");
+        history.write(&batch(last + 60, 60.0)).expect("writes");
+        drop(history);
+        drop(open(&path));
     }
-    assert_eq!(version(&history.connection), Ok(VERSION));
-    // It goes on.
-    let last = HistoryReader::open(&path).expect("opens").last_minute().expect("reads").expect("a minute");
-    history.write(&batch(last + 60, 60.0)).expect("writes");
-    drop(history);
-    drop(open(&path));
+}
+
+/// The days of hosts and jobs have the sums of their quarter-hours.
+fn assert_days_are_sums_of_quarters(connection: &Connection) {
+    for (subject, sums) in [
+        ("host", "sum(watched_seconds), sum(reachable_seconds)"),
+        ("job", "sum(held_seconds), sum(used_seconds), sum(energy_joules), sum(unused_seconds)"),
+    ] {
+        let of = |table: &str| {
+            let query =
+                format!("SELECT start / {DAY}, {subject}, {sums} FROM {subject}_{table} GROUP BY 1, 2 ORDER BY 1, 2");
+            all(connection, &query)
+        };
+        let days = of("day");
+        assert!(!days.is_empty());
+        assert_eq!(days, of("quarter"), "{subject}");
+    }
+}
+
+#[test]
+fn days_of_hosts_and_jobs_follow_their_quarter_hours() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    let minutes = [0, 1, 14, 20, 1430, 1439, 1440, 1500, 3000];
+    for minute in minutes {
+        let start = T + minute * 60;
+        let jobs = vec![job(60, (minute > 20).then_some(start))];
+        history.write(&Batch { jobs, ..batch(start, 30.0) }).expect("writes");
+    }
+    // The last quarter-hour is rolled up when it is over.
+    history.write(&batch(T + 3 * DAY, 60.0)).expect("writes");
+    assert_eq!((count(&history, "host_day"), count(&history, "job_day")), (3, 3));
+    assert_days_are_sums_of_quarters(&history.connection);
+    let reader = HistoryReader::open(&path).expect("opens");
+    for (from, until) in
+        [(0, 86_400), (900, 2 * 86_400), (0, 3000 * 60), (1800, 3 * 86_400 + 900), (86_400, 86_400 + 900)]
+    {
+        let inside = minutes.iter().filter(|minute| (from..until).contains(&(**minute * 60))).count() as u64;
+        let watched = inside + u64::from(until > 3 * DAY);
+        let hosts = reader.host_totals(T + from, T + until).expect("reads");
+        assert_eq!((hosts.len(), hosts[0].watched_seconds), (1, watched * 60), "{from} to {until}");
+        let jobs = reader.job_totals(T + from, T + until).expect("reads");
+        assert_eq!((jobs.len(), jobs[0].held_seconds), (1, inside * 60), "{from} to {until}");
+    }
 }
 
 #[test]
 fn an_upgrade_that_fails_leaves_the_earlier_version() {
-    let (_folder, path) = path();
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("creates");
-    let old = Connection::open(&path).expect("opens");
-    old.execute_batch(VERSION_1).expect("loads");
-    // The last step of the upgrade meets a table of this name.
-    old.execute_batch("CREATE TABLE gpu_day_row (x)").expect("creates");
-    drop(old);
-    let error = History::open(&path).err().expect("fails").to_string();
-    assert!(error.contains("table gpu_day_row already exists"), "{error}");
-    let old = Connection::open(&path).expect("opens");
-    assert_eq!(version(&old), Ok(1));
-    old.execute_batch("DROP TABLE gpu_day_row").expect("drops");
-    drop(old);
-    drop(open(&path));
+    for (version_before, dump, table) in [(1, VERSION_1, "gpu_day_row"), (2, VERSION_2, "job_day")] {
+        let (_folder, path) = path();
+        // A step of the upgrade meets a table of this name.
+        let old = load(dump, &path);
+        old.execute_batch(&format!("CREATE TABLE {table} (x)")).expect("creates");
+        drop(old);
+        let error = History::open(&path).err().expect("fails").to_string();
+        assert!(error.contains(&format!("table {table} already exists")), "{error}");
+        let old = Connection::open(&path).expect("opens");
+        assert_eq!(version(&old), Ok(version_before));
+        old.execute_batch(&format!("DROP TABLE {table}")).expect("drops");
+        drop(old);
+        drop(open(&path));
+    }
 }
 
 #[test]
