@@ -9,8 +9,10 @@
 //! name suggests.
 //!
 //! When the allocated GPUs change, and every ten minutes, `squeue` lists the running jobs of this node, and `scontrol -d show
-//! job` tells the GPUs of each job that is new. A job keeps its GPUs while it runs, so a steady node costs slurmctld one query
-//! in ten minutes besides that of the node. All programs run one after the other, each with a timeout.
+//! job` tells the GPUs of each job that is new, until the jobs of all allocated GPUs are known. A job keeps its GPUs while it
+//! runs, so a steady node costs slurmctld one query in ten minutes besides that of the node. All programs run one after the
+//! other, each with a timeout. After the timeout of one query no further job of a list is queried, because slurmctld may hang;
+//! the others follow a minute later.
 //!
 //! [`SlurmJobs`] finds the id of a job whose cgroup contains only its SLUID (Slurm 26.05 and newer), if neither the
 //! title of its slurmstepd nor the environment of its process contains the id: from `scontrol pidinfo`, else from the
@@ -31,8 +33,10 @@ const TIMEOUT_SECONDS: f64 = 10.0;
 const SCONTROL_DIRECTORIES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
 /// Period of the list of jobs while the allocated GPUs stay the same, and after a failure.
 const JOBS_SECONDS: f64 = 600.0;
-/// Maximum number of jobs of a node.
-const MAX_NODE_JOBS: usize = 64;
+/// Maximum number of jobs of a node, most of which may hold no GPU.
+const MAX_NODE_JOBS: usize = 1024;
+/// Maximum number of jobs with GPUs.
+const MAX_GPU_JOBS: usize = 64;
 /// Maximum number of GPUs of a node.
 const MAX_GPUS: u32 = 512;
 
@@ -73,8 +77,17 @@ enum Query {
     Node,
     /// The running jobs.
     Jobs,
-    /// The GPUs of the first of these jobs.
-    Job { waiting: Vec<SlurmJob>, known: Vec<SlurmJob> },
+    /// The GPUs of the first of these jobs. No job is queried after `until`.
+    Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob>, until: f64 },
+}
+
+/// A job of `squeue`.
+#[derive(Debug)]
+struct ListedJob {
+    job: SlurmJob,
+    /// `100_7` for the task of an array. For the id of an array, `scontrol` prints all of its tasks, which may be more than a
+    /// pipe holds.
+    id: SafeText,
 }
 
 /// The values that are new or are sent again.
@@ -134,7 +147,7 @@ impl Slurm {
 
     /// The known jobs that hold GPUs here. The others are remembered so that they are queried once.
     fn jobs_with_gpus(&self) -> Option<Vec<SlurmJob>> {
-        Some(self.jobs.as_ref()?.iter().filter(|job| !job.gpus.is_empty()).cloned().collect())
+        Some(self.jobs.as_ref()?.iter().filter(|job| !job.gpus.is_empty()).take(MAX_GPU_JOBS).cloned().collect())
     }
 
     fn take_answer(&mut self, query: Query, text: &str, now: f64) -> State {
@@ -158,18 +171,18 @@ impl Slurm {
             }
             Query::Jobs => {
                 let (mut waiting, mut known) = (Vec::new(), Vec::new());
-                for job in running_jobs(text) {
-                    let earlier = self.jobs.iter().flatten().find(|earlier| earlier.job == job.job);
-                    earlier.map_or_else(|| waiting.push(job), |earlier| known.push(earlier.clone()));
+                for listed in running_jobs(text) {
+                    let earlier = self.jobs.iter().flatten().find(|earlier| earlier.job == listed.job.job);
+                    earlier.map_or_else(|| waiting.push(listed), |earlier| known.push(earlier.clone()));
                 }
-                self.next_job(waiting, known, now)
+                self.next_job(waiting, known, now + TIMEOUT_SECONDS, now)
             }
-            Query::Job { mut waiting, mut known } => {
+            Query::Job { mut waiting, mut known, until } => {
                 if !waiting.is_empty() {
-                    let job = waiting.remove(0);
+                    let job = waiting.remove(0).job;
                     known.push(SlurmJob { gpus: job_gpus(text, &job.job, self.node_name()), ..job });
                 }
-                self.next_job(waiting, known, now)
+                self.next_job(waiting, known, until, now)
             }
         }
     }
@@ -191,19 +204,23 @@ impl Slurm {
                 State::Idle { due: now + QUERY_SECONDS }
             }
             // The job has ended meanwhile, or may not be seen.
-            Query::Job { mut waiting, known } => {
-                if !waiting.is_empty() {
+            Query::Job { mut waiting, known, until } => {
+                if !waiting.is_empty() && now < until {
                     waiting.remove(0);
                 }
-                self.next_job(waiting, known, now)
+                self.next_job(waiting, known, until, now)
             }
         }
     }
 
-    /// Queries the next job. After the last one, the jobs with GPUs are known.
-    fn next_job(&mut self, waiting: Vec<SlurmJob>, known: Vec<SlurmJob>, now: f64) -> State {
-        if !waiting.is_empty() {
-            return self.start_query(Query::Job { waiting, known }, now);
+    /// Queries the next job if the job of an allocated GPU is unknown. Slurm allocates a GPU to one job at a time.
+    fn next_job(&mut self, waiting: Vec<ListedJob>, known: Vec<SlurmJob>, until: f64, now: f64) -> State {
+        let is_known = |gpu| known.iter().any(|job| job.gpus.contains(gpu));
+        if !waiting.is_empty() && !self.allocated.iter().flatten().all(is_known) {
+            if now < until {
+                return self.start_query(Query::Job { waiting, known, until }, now);
+            }
+            self.jobs_due = now;
         }
         self.jobs = Some(known);
         State::Idle { due: now + QUERY_SECONDS }
@@ -226,9 +243,9 @@ impl Slurm {
         let (program, arguments): (_, &[&str]) = match &query {
             Query::Config => (&self.program, &["show", "config"]),
             Query::Node => (&self.program, &["-d", "-o", "show", "node", node]),
-            Query::Jobs => (&self.squeue, &["-h", "-t", "RUNNING", "-o", "%A %u", "-w", node]),
+            Query::Jobs => (&self.squeue, &["-h", "-t", "RUNNING", "-o", "%A %i %u", "-w", node]),
             Query::Job { waiting, .. } => {
-                (&self.program, &["-d", "-o", "show", "job", waiting.first().map_or("", |job| &job.job)])
+                (&self.program, &["-d", "-o", "show", "job", waiting.first().map_or("", |job| &job.id)])
             }
         };
         match ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
@@ -278,12 +295,17 @@ fn gres_gpus(gres: &str) -> Vec<u32> {
     gpus
 }
 
-/// Parses lines `3385 ann`: job ids and users.
-fn running_jobs(text: &str) -> Vec<SlurmJob> {
+/// Parses lines `3385 3380_5 ann`: the id of the job, that of the array and the task if it has one, and the user.
+fn running_jobs(text: &str) -> Vec<ListedJob> {
     let job = |line: &str| {
-        let (job, user) = line.trim().split_once(' ')?;
-        let user = SafeText::new(user.trim());
-        is_number(job).then(|| SlurmJob { job: job.into(), user: Some(user), gpus: Vec::new() })
+        let (job, rest) = line.trim().split_once(' ')?;
+        let (id, user) = rest.trim().split_once(' ')?;
+        // It becomes an argument of `scontrol`.
+        if !is_number(job) || !id.starts_with(|first: char| first.is_ascii_digit()) {
+            return None;
+        }
+        let job = SlurmJob { job: job.into(), user: Some(SafeText::new(user.trim())), gpus: Vec::new() };
+        Some(ListedJob { job, id: SafeText::new(id) })
     };
     text.lines().filter_map(job).take(MAX_NODE_JOBS).collect()
 }
@@ -581,10 +603,15 @@ mod tests {
 
     #[test]
     fn running_jobs_are_parsed_and_limited() {
-        let jobs = running_jobs("3385 ann\n x\nCLUSTER: lab\n3386   bob \n7 \n");
-        let names: Vec<_> = jobs.iter().map(|job| (job.job.as_str(), job.user.as_deref())).collect();
-        assert_eq!(names, [("3385", Some("ann")), ("3386", Some("bob"))]);
-        assert_eq!(running_jobs(&"7 ann\n".repeat(500)).len(), MAX_NODE_JOBS);
+        let text = "3385 3385 ann\n x\nCLUSTER: lab\n3386  3380_5  bob \n7 \n8 ann\n9 --all ann\n10 10+0 ann\n";
+        let jobs = running_jobs(text);
+        let names: Vec<_> =
+            jobs.iter().map(|listed| (&*listed.job.job, &*listed.id, listed.job.user.as_deref())).collect();
+        assert_eq!(
+            names,
+            [("3385", "3385", Some("ann")), ("3386", "3380_5", Some("bob")), ("10", "10+0", Some("ann"))]
+        );
+        assert_eq!(running_jobs(&"7 7 ann\n".repeat(2000)).len(), MAX_NODE_JOBS);
     }
 
     #[test]
@@ -596,7 +623,7 @@ mod tests {
     }
 
     /// Prints the file `jobs` beside it, and fails without one.
-    const SQUEUE: &str = "case $* in '-h -t RUNNING -o %A %u -w hgx-01') cat \"${0%/*}/jobs\" ;; *) exit 1 ;; esac";
+    const SQUEUE: &str = "case $* in '-h -t RUNNING -o %A %i %u -w hgx-01') cat \"${0%/*}/jobs\" ;; *) exit 1 ;; esac";
 
     /// Uses this script as `scontrol`.
     fn with_scontrol(text: &str, node_names: &[&str]) -> (Slurm, tempfile::TempDir) {
@@ -661,20 +688,20 @@ mod tests {
             gpus: gpus.to_vec(),
         };
         write("scontrol.node", "GresUsed=gpu:h100:3(IDX:0-1,5)");
-        // The second job has ended when it is queried.
-        write("jobs", "3385 ann\n3386 bob\n");
+        // The first job has ended when it is queried.
+        write("jobs", "3386 3386 bob\n3385 3385 ann\n");
         let ann = job("3385", "ann", &[0, 1, 5]);
         assert_eq!(run_until_idle(&mut slurm, 1.0).jobs, Some(vec![ann.clone()]));
         assert_eq!(run_until_idle(&mut slurm, 61.0), SlurmUpdate::default());
         assert_eq!(calls(), 1, "an unchanged node is not listed again");
         write("scontrol.node", "GresUsed=gpu:h100:4(IDX:0-2,5)");
-        write("jobs", "3385 ann\n3390 bob\n");
+        write("jobs", "3385 3385 ann\n3390 3390 bob\n");
         let both = vec![ann, job("3390", "bob", &[2])];
         assert_eq!(run_until_idle(&mut slurm, 121.0).jobs, Some(both.clone()));
         assert_eq!(calls(), 2, "the known job is not queried again");
         assert_eq!(slurm.advance(122.0, true).jobs, Some(both));
         // Ten minutes later they are listed again.
-        write("jobs", "3390 bob\n");
+        write("jobs", "3390 3390 bob\n");
         assert_eq!(run_until_idle(&mut slurm, 721.0).jobs, Some(vec![job("3390", "bob", &[2])]));
         // A node without allocated GPUs has no jobs with GPUs, and no query is needed to know it.
         write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
@@ -684,6 +711,49 @@ mod tests {
         write("scontrol.node", "GresUsed=gpu:h100:1(IDX:4)");
         assert_eq!(run_until_idle(&mut slurm, 841.0).allocated, Some(vec![4]));
         assert_eq!((slurm.jobs, slurm.allocated), (None, Some(vec![4])));
+    }
+
+    #[test]
+    fn jobs_are_queried_until_the_job_of_each_allocated_gpu_is_known() {
+        // Many jobs without GPUs, then a task of an array with one, then a job that nobody needs to query.
+        let script = "case $* in 'show config') echo 'ClusterName = lab' ;; \
+             '-d -o show node hgx-01') echo 'GresUsed=gpu:h100:1(IDX:4)' ;; \
+             '-d -o show job 100_7') echo 'JobId=507 ArrayJobId=100 Nodes=hgx-01 CPU_IDs=1 Mem=1 GRES=gpu:h100:1(IDX:4)' ;; \
+             '-d -o show job '*) echo \"JobId=${5} Nodes=hgx-01 CPU_IDs=0 Mem=1 GRES=\" ;; esac; echo \"$*\" >>\"$0.calls\"";
+        let (mut slurm, folder) = with_scontrol(script, &["hgx-01"]);
+        let without_gpus: String = (1..=70).map(|job| format!("{job} {job} bob\n")).collect();
+        std::fs::write(folder.path().join("jobs"), without_gpus + "507 100_7 ann\n508 508 bob\n").unwrap();
+        let task = SlurmJob { job: "507".into(), user: Some("ann".into()), gpus: vec![4] };
+        assert_eq!(run_until_idle(&mut slurm, 1.0).jobs, Some(vec![task]));
+        let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
+        assert_eq!(calls.lines().filter(|line| line.contains("job")).count(), 71);
+        // Ten minutes later, the list is the same.
+        assert_eq!(run_until_idle(&mut slurm, 601.0), SlurmUpdate::default());
+        let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
+        assert_eq!(calls.lines().filter(|line| line.contains("job")).count(), 71);
+    }
+
+    #[test]
+    fn a_slurmctld_that_hangs_ends_the_queries_of_a_list_until_the_next_minute() {
+        let script = format!(
+            "case $* in 'show config') echo 'ClusterName = lab' ;; '-d -o show node hgx-01') echo '{NODE}' ;; \
+             *) [ -e \"$0.hangs\" ] && exec sleep 600; echo '{JOB}' ;; esac"
+        );
+        let (mut slurm, folder) = with_scontrol(&script, &["hgx-01"]);
+        std::fs::write(folder.path().join("jobs"), "3385 3385 ann\n3386 3386 bob\n").unwrap();
+        let hangs = folder.path().join("scontrol.hangs");
+        std::fs::write(&hangs, "").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !matches!(slurm.state, State::Querying { query: Query::Job { .. }, .. }) && Instant::now() < deadline {
+            slurm.advance(1.0, false);
+            std::thread::yield_now();
+        }
+        slurm.pool.wait_until_idle(deadline);
+        assert_eq!(run_until_idle(&mut slurm, 12.0).jobs, Some(vec![]), "neither job is known");
+        assert!(matches!(slurm.state, State::Idle { due } if (71.5..72.5).contains(&due)), "{slurm:?}");
+        std::fs::remove_file(hangs).unwrap();
+        let job = SlurmJob { job: "3385".into(), user: Some("ann".into()), gpus: vec![0, 1, 5] };
+        assert_eq!(run_until_idle(&mut slurm, 72.0).jobs, Some(vec![job]));
     }
 
     #[test]

@@ -370,7 +370,7 @@ fn slurm_allocations_are_sent_when_scontrol_answers() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("may be run");
     let path = std::env::var("PATH").expect("a path");
     let squeue = folder.path().join("squeue");
-    std::fs::write(&squeue, "#!/bin/sh\necho '3385 ann'\n").expect("writes");
+    std::fs::write(&squeue, "#!/bin/sh\necho '3385 3385 ann'\n").expect("writes");
     std::fs::set_permissions(&squeue, std::fs::Permissions::from_mode(0o755)).expect("may be run");
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe"));
     command.env("PATH", format!("{}:{path}", folder.path().display()));
