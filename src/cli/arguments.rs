@@ -499,9 +499,10 @@ pub enum Theme {
 /// Options of all subcommands.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct GlobalArgs {
-    /// Show the hosts of the collector on this machine, over one SSH session; see docs/collector-protocol.md.
-    #[arg(long, global = true, value_name = "[USER@]HOST")]
-    pub collector: Option<String>,
+    /// Show the hosts of the collector on this machine, over one SSH session; the screen takes several; see
+    /// docs/collector-protocol.md.
+    #[arg(long = "collector", global = true, value_name = "[USER@]HOST")]
+    pub collectors: Vec<String>,
     /// Time between readings, 250ms to 60s [default: 2s, or the value in hosts.toml].
     #[arg(long, global = true, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
@@ -665,7 +666,7 @@ impl Cli {
         if global.demo && self.all_targets().next().is_some() {
             return error("--demo simulates its hosts and does not take a TARGET".to_owned(), "leave one of them out");
         }
-        if global.collector.is_some() && global.demo {
+        if !global.collectors.is_empty() && global.demo {
             return error(
                 "--collector shows the hosts of a collector and does not take --demo".to_owned(),
                 "leave one of them out",
@@ -676,9 +677,15 @@ impl Cli {
             command,
             Command::Status(_) | Command::Free(_) | Command::Findings(_) | Command::Why(_) | Command::History(_)
         );
-        if global.collector.is_some() && !takes_collector {
+        if !global.collectors.is_empty() && !takes_collector {
             let hint = "the screen, `status`, `free`, `findings`, `why` and `history` take --collector";
             return error(format!("`{}` does not take --collector", command.name()), hint);
+        }
+        if global.collectors.len() > 1 && !matches!(command, Command::History(_)) {
+            return error(
+                format!("`{}` takes one --collector", command.name()),
+                "the screen and `history` show the hosts of several",
+            );
         }
         if let Some(option) = first(&screen_options) {
             return error(format!("{option} applies only to the screen"), "leave it out with a subcommand");
@@ -690,7 +697,7 @@ impl Cli {
             );
         }
         match command {
-            Command::History(HistoryArgs { store: Some(_), .. }) if global.collector.is_some() => error(
+            Command::History(HistoryArgs { store: Some(_), .. }) if !global.collectors.is_empty() => error(
                 "--collector shows the history of the collector and does not take --store".to_owned(),
                 "leave one of them out",
             ),

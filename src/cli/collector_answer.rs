@@ -4,10 +4,10 @@
 use super::CommandError;
 use super::command_context::{ChosenCollector, CommandContext};
 use super::terminal_prompts::Prompter;
-use crate::collect::{Relay, Source};
+use crate::collect::{OpenChannel, Relay, Source};
 use crate::config::HostConfig;
 use crate::diagnosis::Finding;
-use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, Moment};
+use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, LinkErrorKind, Moment};
 use crate::share::{
     CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, SHARE_PROTOCOL, ViewerEvent,
     ViewerHello, connect, settings_digest, socket_candidates,
@@ -19,6 +19,7 @@ use crate::wire::format::{DurationStyle, duration};
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Time limit for each step of the collector on this machine. Without an answer, the hosts are asked.
 const LOCAL_LIMIT: Duration = Duration::from_secs(2);
@@ -154,49 +155,69 @@ pub(super) struct Picture {
     pub(super) events: Vec<ViewerEvent>,
 }
 
-/// Connects to the collector and reads its whole picture. Prompts appear on the terminal.
-pub(super) async fn read_picture(
+/// Connects to the collectors and reads the whole picture of each, all at once. Prompts appear on the terminal.
+pub(super) async fn read_pictures(
     setup: &mut CommandContext,
-    chosen: &ChosenCollector,
+    chosen: &[ChosenCollector],
     follow: bool,
-) -> Result<Picture, CommandError> {
+) -> Result<Vec<Result<Picture, LinkError>>, CommandError> {
     let Source::Ssh(ssh) = &setup.source else {
         return Err(CommandError::usage("--collector and --demo exclude each other\n  hint: leave one of them out"));
     };
-    let (ssh, clock) = (Arc::clone(ssh), setup.clock);
-    let failed = |error: crate::fleet::LinkError| {
-        let hint = error.hint.map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
-        CommandError::failed(format!(
-            "no answer from the collector on {}: {}{hint}",
-            chosen.machine.name, error.message
-        ))
-    };
-    let read = async {
-        let demultiplexer = match &chosen.wanted[..] {
-            [] => Demultiplexer::default(),
-            wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
-        };
-        let mut relay = Relay::open(ssh, &chosen.machine, follow, demultiplexer, &|_| {}).await?;
-        let mut events = Vec::new();
-        loop {
-            let more = relay.next(clock).await?;
-            let is_complete = more.contains(&ViewerEvent::Complete);
-            events.extend(more);
-            if is_complete {
-                return Ok(Picture { relay, events });
-            }
-        }
-    };
-    let mut read = std::pin::pin!(read);
+    let mut readings = JoinSet::new();
+    for (index, collector) in chosen.iter().cloned().enumerate() {
+        let (ssh, clock) = (Arc::clone(ssh), setup.clock);
+        readings.spawn(async move { (index, read_picture(ssh, &collector, clock, follow).await) });
+    }
+    let mut pictures: Vec<Option<Result<Picture, LinkError>>> = chosen.iter().map(|_| None).collect();
     let mut prompter = Prompter::new(setup.ssh.take());
-    let picture = loop {
+    loop {
         tokio::select! {
-            picture = &mut read => break picture.map_err(failed),
+            read = readings.join_next() => match read {
+                Some(Ok((index, picture))) => pictures[index] = Some(picture),
+                // A task that has panicked leaves no picture.
+                Some(Err(_)) => {}
+                None => break,
+            },
             () = prompter.step() => {}
         }
-    };
+    }
     setup.ssh = prompter.into_ssh();
-    picture
+    let closed = || Err(LinkError::new(LinkErrorKind::Closed, "the connection was closed"));
+    Ok(pictures.into_iter().map(|picture| picture.unwrap_or_else(closed)).collect())
+}
+
+/// Connects to a collector and reads its whole picture.
+async fn read_picture(
+    ssh: Arc<dyn OpenChannel>,
+    chosen: &ChosenCollector,
+    clock: Clock,
+    follow: bool,
+) -> Result<Picture, LinkError> {
+    let demultiplexer = match &chosen.wanted[..] {
+        [] => Demultiplexer::default(),
+        wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
+    };
+    let mut relay = Relay::open(ssh, &chosen.machine, follow, demultiplexer, &|_| {}).await?;
+    let mut events = Vec::new();
+    loop {
+        let more = relay.next(clock).await?;
+        let is_complete = more.contains(&ViewerEvent::Complete);
+        events.extend(more);
+        if is_complete {
+            return Ok(Picture { relay, events });
+        }
+    }
+}
+
+/// The error if none of the collectors answers.
+pub(super) fn no_answer(chosen: &[ChosenCollector], errors: &[LinkError]) -> CommandError {
+    let mut lines = chosen.iter().zip(errors).map(|(collector, error)| {
+        let hint = error.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        format!("no answer from the collector on {}: {}{hint}", collector.machine.name, error.message)
+    });
+    let first = lines.next().unwrap_or_default();
+    CommandError::failed(lines.fold(first, |all, line| format!("{all}\n{line}")))
 }
 
 /// Asks a collector on another machine.
@@ -204,7 +225,11 @@ pub(super) async fn ask_relayed(
     setup: &mut CommandContext,
     chosen: &ChosenCollector,
 ) -> Result<CollectorAnswer, CommandError> {
-    let Picture { relay, events } = read_picture(setup, chosen, false).await?;
+    let only = std::slice::from_ref(chosen);
+    let picture = read_pictures(setup, only, false).await?.pop();
+    let Some(Ok(Picture { relay, events })) = picture else {
+        return Err(no_answer(only, &picture.and_then(Result::err).into_iter().collect::<Vec<_>>()));
+    };
     let hosts = chosen.hosts(relay.hosts())?;
     CollectorAnswer::new(&hosts, events, relay.into_demultiplexer(), setup.clock)
         .map_err(|error| CommandError::failed(format!("no answer from the collector: {error}")))

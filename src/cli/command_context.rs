@@ -38,8 +38,8 @@ pub struct CommandContext {
     pub simulated: bool,
     /// How to notify the user of findings.
     pub notifications: Notifications,
-    /// The collector that reads the hosts, with `--collector`.
-    pub collector: Option<ChosenCollector>,
+    /// The collectors that read the hosts, with `--collector`.
+    pub collectors: Vec<ChosenCollector>,
 }
 
 /// The hosts of a command.
@@ -128,7 +128,7 @@ impl CommandContext {
                     clock: Clock::start(1.0),
                     simulated: false,
                     notifications,
-                    collector: None,
+                    collectors: Vec::new(),
                 }
             }
             SelectedHosts::Simulated(count) => {
@@ -146,7 +146,7 @@ impl CommandContext {
                     clock,
                     simulated: true,
                     notifications: Notifications::default(),
-                    collector: None,
+                    collectors: Vec::new(),
                 }
             }
         }
@@ -156,13 +156,14 @@ impl CommandContext {
 /// The address of a relayed host whose name cannot be used with ssh: it never resolves (RFC 2606), and says what to do.
 const NO_ENTRY: &str = "add-an-entry-to-hosts-toml.invalid";
 
-/// The collector that `--collector` names, and the hosts to show.
+/// A collector that `--collector` names, and the hosts to show.
+#[derive(Clone)]
 pub struct ChosenCollector {
     /// Its machine.
     pub machine: Arc<HostConfig>,
     /// The hosts of hosts.toml: how this program reaches them.
     pub known: Vec<Arc<HostConfig>>,
-    /// The names on the command line; all hosts of the collector if empty.
+    /// The names on the command line; all hosts of the collectors if empty.
     pub wanted: Vec<SafeText>,
 }
 
@@ -181,33 +182,46 @@ impl ChosenCollector {
                 some.join(", ")
             )));
         }
-        let config = |host: &HostInfo| {
-            let known = self.known.iter().find(|known| known.name == host.name);
-            let mut config = known.map_or_else(|| HostConfig::named(host.name.clone()), |known| (**known).clone());
-            // The name comes from another machine: a shell behind ssh must not interpret it, and it must not mean this one.
-            if known.is_none() && (!config.has_valid_address() || config.is_local()) {
-                config.address = Some(NO_ENTRY.to_owned());
-            }
-            host.apply(&mut config);
-            config.relayed_by = Some(self.machine.name.clone());
-            Arc::new(config)
-        };
+        let config = |host: &HostInfo| self.config(host);
         if self.wanted.is_empty() {
             return Ok(listed.iter().map(config).collect());
         }
         Ok(self.wanted.iter().filter_map(|name| listed.iter().find(|host| host.name == *name)).map(config).collect())
     }
+
+    /// The configuration of a host of the collector.
+    pub fn config(&self, host: &HostInfo) -> Arc<HostConfig> {
+        let known = self.known.iter().find(|known| known.name == host.name);
+        let mut config = known.map_or_else(|| HostConfig::named(host.name.clone()), |known| (**known).clone());
+        // The name comes from another machine: a shell behind ssh must not interpret it, and it must not mean this one.
+        if known.is_none() && (!config.has_valid_address() || config.is_local()) {
+            config.address = Some(NO_ENTRY.to_owned());
+        }
+        host.apply(&mut config);
+        config.relayed_by = Some(self.machine.name.clone());
+        Arc::new(config)
+    }
+
+    /// The configuration of the pane that stands for the unknown hosts of a collector that does not answer.
+    pub fn unknown_hosts(&self) -> Arc<HostConfig> {
+        let machine = &*self.machine;
+        Arc::new(HostConfig {
+            name: format!("{} (collector)", machine.name).into(),
+            address: Some(machine.address().to_owned()),
+            relayed_by: Some(machine.name.clone()),
+            ..machine.clone()
+        })
+    }
 }
 
-/// Returns the collector that `--collector` names, with the hosts that hosts.toml and the command line name.
+/// Returns the collectors that `--collector` names, with the hosts that hosts.toml and the command line name.
 ///
 /// # Errors
 /// As for [`select_hosts`]; a missing hosts.toml is no error.
-pub fn choose_collector(
+pub fn choose_collectors(
     global: &GlobalArgs,
-    machine: &str,
     targets: &[String],
-) -> Result<(ChosenCollector, Notifications), HostSelectionError> {
+) -> Result<(Vec<ChosenCollector>, Notifications), HostSelectionError> {
     let known = match select_hosts(global, targets) {
         Err(HostSelectionError::NoTarget) => (Vec::new(), Notifications::default()),
         Ok(SelectedHosts::Real(hosts, notifications)) => (hosts, notifications),
@@ -220,20 +234,29 @@ pub fn choose_collector(
         Err(failed) => return Err(failed),
     };
     let (known, notifications) = known;
-    let machines = match select_hosts(global, &[machine.to_owned()])? {
-        SelectedHosts::Real(hosts, _) => hosts,
-        SelectedHosts::Simulated(_) => Vec::new(),
-    };
-    let Ok([machine]) = <[HostConfig; 1]>::try_from(machines) else {
-        let text = format!(
-            "--collector takes one machine, `{}` is not one\n  hint: as in --collector lab-head",
-            SafeText::new(machine)
-        );
-        return Err(CommandError::usage(text).into());
-    };
     let known: Vec<Arc<HostConfig>> = known.into_iter().map(Arc::new).collect();
-    let wanted = if targets.is_empty() { Vec::new() } else { known.iter().map(|host| host.name.clone()).collect() };
-    Ok((ChosenCollector { machine: Arc::new(machine), known, wanted }, notifications))
+    let wanted: Vec<SafeText> =
+        if targets.is_empty() { Vec::new() } else { known.iter().map(|host| host.name.clone()).collect() };
+    let mut chosen: Vec<ChosenCollector> = Vec::new();
+    for machine in &global.collectors {
+        let machines = match select_hosts(global, std::slice::from_ref(machine))? {
+            SelectedHosts::Real(hosts, _) => hosts,
+            SelectedHosts::Simulated(_) => Vec::new(),
+        };
+        let Ok([machine]) = <[HostConfig; 1]>::try_from(machines) else {
+            let text = format!(
+                "--collector takes one machine, `{}` is not one\n  hint: as in --collector lab-head",
+                SafeText::new(machine)
+            );
+            return Err(CommandError::usage(text).into());
+        };
+        if chosen.iter().any(|other| other.machine.name == machine.name) {
+            let text = format!("--collector names {} twice\n  hint: leave one of them out", machine.name);
+            return Err(CommandError::usage(text).into());
+        }
+        chosen.push(ChosenCollector { machine: Arc::new(machine), known: known.clone(), wanted: wanted.clone() });
+    }
+    Ok((chosen, notifications))
 }
 
 /// Opens channels over SSH with one shared context.

@@ -1,12 +1,14 @@
-//! Where the updates of hosts come from: the hosts themselves, or the collector of `--collector`.
+//! Where the updates of hosts come from: the hosts themselves, or the collectors of `--collector`.
 
 use super::CommandError;
-use super::collector_answer::{Picture, read_picture};
-use super::command_context::CommandContext;
-use crate::collect::{Command, HostTasks, HostUpdates, RelayRoute, RelayedHosts, Source};
-use crate::fleet::{HistoryReply, HostId};
-use crate::share::ViewerEvent;
+use super::collector_answer::{Picture, no_answer, read_pictures};
+use super::command_context::{ChosenCollector, CommandContext};
+use crate::collect::{Command, FollowedCollector, HostTasks, HostUpdates, RelayRoute, RelayedHosts, Source};
+use crate::config::HostConfig;
+use crate::fleet::{HistoryReply, HostId, LinkError};
+use crate::share::{HostInfo, ViewerEvent};
 use crate::wire::SafeText;
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -14,7 +16,7 @@ use tokio::sync::mpsc;
 pub(super) enum Connections {
     /// From the hosts.
     Direct(HostTasks),
-    /// From a collector.
+    /// From collectors.
     Relayed(RelayedHosts),
 }
 
@@ -36,26 +38,186 @@ impl Connections {
     }
 }
 
-/// The hosts of a collector, their updates, and the answers to requests for histories.
+/// The hosts of collectors, their updates, and the answers to requests for histories.
 pub(super) type RelayedParts = (RelayedHosts, HostUpdates, mpsc::Receiver<HistoryReply>);
 
-/// With `--collector`, reads the picture of the collector, sets the hosts to show and follows it from then on. Prompts
+/// With `--collector`, reads the pictures of the collectors, sets the hosts to show and follows them from then on. Prompts
 /// appear on the terminal, because the screen needs the hosts.
 pub(super) async fn follow_collector(setup: &mut CommandContext) -> Result<Option<RelayedParts>, CommandError> {
-    let Some(chosen) = setup.collector.take() else { return Ok(None) };
+    let chosen = std::mem::take(&mut setup.collectors);
     let Source::Ssh(ssh) = &setup.source else { return Ok(None) };
-    let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
-    let route = RelayRoute {
-        machine: Arc::clone(&chosen.machine),
-        ssh: Arc::clone(ssh),
-        clock: setup.clock,
-        user: user.map(SafeText::from),
-    };
-    let Picture { relay, events } = read_picture(setup, &chosen, true).await?;
-    setup.hosts = chosen.hosts(relay.hosts())?;
-    let updates = events.into_iter().filter_map(|event| match event {
-        ViewerEvent::Update(id, update) => Some((id, update)),
-        _ => None,
+    if chosen.is_empty() {
+        return Ok(None);
+    }
+    let (ssh, clock) = (Arc::clone(ssh), setup.clock);
+    let user = std::env::var("USER").ok().filter(|user| !user.is_empty()).map(SafeText::from);
+    let pictures = read_pictures(setup, &chosen, true).await?;
+    let listed: Vec<Result<&[HostInfo], &LinkError>> =
+        pictures.iter().map(|picture| picture.as_ref().map(|picture| picture.relay.hosts())).collect();
+    let (hosts, ids) = merge(&chosen, &listed)?;
+    let followed = chosen.iter().zip(pictures).zip(ids).map(|((collector, picture), hosts)| {
+        let route =
+            RelayRoute { machine: Arc::clone(&collector.machine), ssh: Arc::clone(&ssh), clock, user: user.clone() };
+        let (relay, events) = match picture {
+            Ok(Picture { relay, events }) => (Ok(relay), events),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let first = events.into_iter().filter_map(|event| match event {
+            ViewerEvent::Update(id, update) => Some((id, update)),
+            _ => None,
+        });
+        FollowedCollector { route, relay, first: first.collect(), hosts }
     });
-    Ok(Some(RelayedHosts::start(relay, updates.collect(), &setup.hosts, route)))
+    let parts = RelayedHosts::start(followed.collect(), &hosts);
+    setup.hosts = hosts;
+    Ok(Some(parts))
+}
+
+/// The hosts of a collector in the order of its lines, each with its id in the fleet.
+type CollectorHosts = Vec<(SafeText, Option<HostId>)>;
+
+/// Merges the `listed` hosts of the collectors in the order of the command line. Returns them, and the hosts of each
+/// collector. A host belongs to the first collector that watches it. A collector that does not answer is one pane, unless
+/// the command line names the hosts.
+///
+/// # Errors
+/// No collector answers, or none watches a host of the command line.
+fn merge(
+    chosen: &[ChosenCollector],
+    listed: &[Result<&[HostInfo], &LinkError>],
+) -> Result<(Vec<Arc<HostConfig>>, Vec<CollectorHosts>), CommandError> {
+    let errors: Vec<LinkError> =
+        listed.iter().filter_map(|list| list.as_ref().err().map(|&error| error.clone())).collect();
+    if errors.len() == chosen.len() {
+        return Err(no_answer(chosen, &errors));
+    }
+    if let ([only], [Ok(list)]) = (chosen, listed) {
+        // Its error names the hosts that exist.
+        only.hosts(list)?;
+    }
+    let wanted = chosen.first().map(|collector| &collector.wanted[..]).unwrap_or_default();
+    let mut hosts: Vec<Arc<HostConfig>> = Vec::new();
+    let mut shown: HashSet<&SafeText> = HashSet::new();
+    let mut of_collectors: Vec<CollectorHosts> = chosen.iter().map(|_| Vec::new()).collect();
+    for ((collector, list), own) in chosen.iter().zip(listed).zip(&mut of_collectors).filter(|_| wanted.is_empty()) {
+        let Ok(list) = list else {
+            let host = collector.unknown_hosts();
+            own.push((host.name.clone(), Some(HostId(hosts.len() as u32))));
+            hosts.push(host);
+            continue;
+        };
+        // A repeated name has no second id.
+        let mut names = HashSet::new();
+        for host in list.iter().filter(|host| names.insert(&host.name)) {
+            let is_new = shown.insert(&host.name);
+            own.push((host.name.clone(), is_new.then_some(HostId(hosts.len() as u32))));
+            if is_new {
+                hosts.push(collector.config(host));
+            }
+        }
+    }
+    for name in wanted {
+        let id = HostId(hosts.len() as u32);
+        for ((collector, list), own) in chosen.iter().zip(listed).zip(&mut of_collectors) {
+            let is_shown = hosts.len() > id.0 as usize;
+            let host = list.as_ref().ok().and_then(|list| list.iter().find(|host| host.name == *name));
+            let host = host.filter(|_| !is_shown);
+            own.push((name.clone(), host.map(|_| id)));
+            hosts.extend(host.map(|host| collector.config(host)));
+        }
+        if hosts.len() == id.0 as usize {
+            return Err(not_watched(name, chosen, listed));
+        }
+    }
+    Ok((hosts, of_collectors))
+}
+
+/// The error for a host of the command line that none of several collectors watches.
+fn not_watched(
+    name: &SafeText,
+    chosen: &[ChosenCollector],
+    listed: &[Result<&[HostInfo], &LinkError>],
+) -> CommandError {
+    let silent: Vec<String> = chosen
+        .iter()
+        .zip(listed)
+        .filter_map(|(collector, list)| {
+            let error = list.as_ref().err()?;
+            Some(format!("\n  the collector on {} does not answer: {}", collector.machine.name, error.message))
+        })
+        .collect();
+    CommandError::failed(format!(
+        "no collector watches {name}{}\n  hint: without names, all hosts of the collectors are shown",
+        silent.concat()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::LinkErrorKind;
+
+    fn chosen(wanted: &[&str]) -> [ChosenCollector; 2] {
+        ["room-a", "room-b"].map(|name| ChosenCollector {
+            machine: Arc::new(HostConfig::named(name)),
+            known: Vec::new(),
+            wanted: wanted.iter().map(|&name| name.into()).collect(),
+        })
+    }
+
+    fn list(names: &[&str]) -> Vec<HostInfo> {
+        names.iter().map(|&name| HostInfo { name: name.into(), ..HostInfo::default() }).collect()
+    }
+
+    fn shown(hosts: &[Arc<HostConfig>]) -> Vec<String> {
+        hosts.iter().map(|host| format!("{} via {}", host.name, host.relayed_by.as_deref().unwrap_or("-"))).collect()
+    }
+
+    fn down() -> LinkError {
+        LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22").with_hint("is sshd running?")
+    }
+
+    /// The ids of the hosts of each collector.
+    fn ids(of_collectors: &[CollectorHosts]) -> Vec<Vec<Option<u32>>> {
+        of_collectors.iter().map(|own| own.iter().map(|(_, id)| id.map(|id| id.0)).collect()).collect()
+    }
+
+    #[test]
+    fn the_first_collector_that_watches_a_host_shows_it() {
+        let (a, b) = (list(&["hgx-01", "hgx-02"]), list(&["hgx-02", "a6k-01"]));
+        let (hosts, own) = merge(&chosen(&[]), &[Ok(&a), Ok(&b)]).expect("hosts");
+        assert_eq!(shown(&hosts), ["hgx-01 via room-a", "hgx-02 via room-a", "a6k-01 via room-b"]);
+        assert_eq!(ids(&own), [[Some(0), Some(1)], [None, Some(2)]]);
+        let (hosts, own) = merge(&chosen(&["a6k-01", "hgx-02"]), &[Ok(&a), Ok(&b)]).expect("hosts");
+        assert_eq!(shown(&hosts), ["a6k-01 via room-b", "hgx-02 via room-a"], "in the order of the command line");
+        assert_eq!(ids(&own), [[None, Some(1)], [Some(0), None]]);
+    }
+
+    #[test]
+    fn a_collector_that_does_not_answer_is_one_pane() {
+        let (a, error) = (list(&["room-b", "hgx-01"]), down());
+        let (hosts, own) = merge(&chosen(&[]), &[Ok(&a), Err(&error)]).expect("hosts");
+        assert_eq!(shown(&hosts), ["room-b via room-a", "hgx-01 via room-a", "room-b (collector) via room-b"]);
+        assert_eq!(ids(&own), [vec![Some(0), Some(1)], vec![Some(2)]]);
+        let (hosts, _) = merge(&chosen(&["hgx-01"]), &[Ok(&a), Err(&error)]).expect("hosts");
+        assert_eq!(shown(&hosts), ["hgx-01 via room-a"]);
+    }
+
+    #[test]
+    fn hosts_that_nobody_watches_and_collectors_that_do_not_answer_are_named() {
+        let (a, error) = (list(&["hgx-01"]), down());
+        let text = |wanted: &[&str], listed: [Result<&[HostInfo], &LinkError>; 2]| {
+            merge(&chosen(wanted), &listed).map(|_| ()).expect_err("fails").to_string()
+        };
+        assert_eq!(
+            text(&["hgx-09"], [Ok(&a), Err(&error)]),
+            "gpufleet: no collector watches hgx-09\n  the collector on room-b does not answer: nothing listens on port \
+             22\n  hint: without names, all hosts of the collectors are shown\n"
+        );
+        assert_eq!(
+            text(&[], [Err(&error), Err(&error)]),
+            "gpufleet: no answer from the collector on room-a: nothing listens on port 22\n  hint: is sshd running?\n\
+             no answer from the collector on room-b: nothing listens on port 22\n  hint: is sshd running?\n"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Runs the subcommand that the command line names.
 
 use super::command_context::{
-    ChosenCollector, CommandContext, HostSelectionError, SelectedHosts, choose_collector, select_hosts,
+    ChosenCollector, CommandContext, HostSelectionError, SelectedHosts, choose_collectors, select_hosts,
 };
 use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
@@ -31,18 +31,18 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     heap::configure();
     match &cli.command {
         None => {
-            let (hosts, collector, runtime) = prepare(cli, &cli.targets, HostSelectionError::for_tui)?;
+            let (hosts, collectors, runtime) = prepare(cli, &cli.targets, HostSelectionError::for_tui)?;
             run_to_completion(runtime, async {
                 let mut setup = CommandContext::new(&cli.global, hosts, Interaction::Ask);
-                setup.collector = collector;
+                setup.collectors = collectors;
                 tui::event_loop::run(setup, &cli.screen, None).await
             })
         }
         Some(Command::History(arguments)) => {
-            let (hosts, collector, runtime) = prepare(cli, &arguments.all_targets(), HostSelectionError::for_tui)?;
+            let (hosts, collectors, runtime) = prepare(cli, &arguments.all_targets(), HostSelectionError::for_tui)?;
             run_to_completion(runtime, async {
                 let mut setup = CommandContext::new(&cli.global, hosts, Interaction::Ask);
-                setup.collector = collector;
+                setup.collectors = collectors;
                 tui::event_loop::run(setup, &arguments.screen, Some(arguments)).await
             })
         }
@@ -69,7 +69,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
 
 /// Runs a subcommand that connects to hosts.
 fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> {
-    let (hosts, collector, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
+    let (hosts, collectors, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
     // A service cannot answer prompts, so the collector refuses them also when somebody tries it on a terminal.
     let is_unattended = matches!(command, Command::Collect(_) | Command::Doctor(DoctorArgs { unattended: true, .. }));
     let asks = is_interactive() && !is_unattended;
@@ -80,7 +80,7 @@ fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> 
             return doctor::run(setup, trace_events, arguments.unattended).await;
         }
         let mut setup = CommandContext::new(&cli.global, hosts, interaction);
-        setup.collector = collector;
+        setup.collectors = collectors;
         match command {
             Command::Clean(_) => clean::run(setup).await,
             Command::Status(arguments) => status::run(setup, arguments).await,
@@ -107,13 +107,12 @@ fn prepare(
     cli: &Cli,
     targets: &[String],
     selection_error: fn(HostSelectionError) -> CommandError,
-) -> Result<(SelectedHosts, Option<ChosenCollector>, Runtime), CommandError> {
-    let (hosts, collector) = match &cli.global.collector {
-        None => (select_hosts(&cli.global, targets).map_err(selection_error)?, None),
-        Some(machine) => {
-            let (chosen, notifications) = choose_collector(&cli.global, machine, targets).map_err(selection_error)?;
-            (SelectedHosts::Real(Vec::new(), notifications), Some(chosen))
-        }
+) -> Result<(SelectedHosts, Vec<ChosenCollector>, Runtime), CommandError> {
+    let (hosts, collectors) = if cli.global.collectors.is_empty() {
+        (select_hosts(&cli.global, targets).map_err(selection_error)?, Vec::new())
+    } else {
+        let (chosen, notifications) = choose_collectors(&cli.global, targets).map_err(selection_error)?;
+        (SelectedHosts::Real(Vec::new(), notifications), chosen)
     };
     // A host takes 4 ms of a core to log in and 0.5 ms per second after that. Threads that wake each other cost 5 % more
     // CPU, and each has its own allocator arena. A second thread pays only if the hosts would delay the screen.
@@ -123,7 +122,7 @@ fn prepare(
     };
     let runtime = builder.worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::failed(format!("cannot start the async runtime: {error}")))?;
-    Ok((hosts, collector, runtime))
+    Ok((hosts, collectors, runtime))
 }
 
 fn run_to_completion<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {

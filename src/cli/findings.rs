@@ -91,7 +91,7 @@ pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<
 /// The answer of a collector: of the one that `--collector` names, else of one on this machine. `--for` and `--watch` ask
 /// for an observation by this program.
 async fn answer(setup: &mut CommandContext, arguments: &FindingsArgs) -> Result<Option<CollectorAnswer>, CommandError> {
-    if let Some(chosen) = setup.collector.take() {
+    if let Some(chosen) = setup.collectors.pop() {
         if arguments.watch || arguments.duration.is_some() {
             let text = "--collector prints what the collector has found and takes neither --watch nor --for\n  hint: leave \
                         it out";

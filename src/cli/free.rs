@@ -22,7 +22,7 @@ const ASK_PERIOD: Duration = Duration::from_secs(2);
 
 /// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.
 pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
-    let chosen = setup.collector.take();
+    let chosen = setup.collectors.pop();
     let first = match &chosen {
         Some(chosen) => Some(ask_relayed(&mut setup, chosen).await?),
         None if arguments.direct || setup.simulated => None,

@@ -33,7 +33,7 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
         style: RepeatStyle::of_stdout(),
         printed: 0,
     };
-    if let Some(chosen) = setup.collector.take() {
+    if let Some(chosen) = setup.collectors.pop() {
         if arguments.watch.is_some() {
             let text =
                 "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";

@@ -29,5 +29,5 @@ pub use host_tasks::HostTasks;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use nvidia_smi::fuzz as fuzz_nvidia_smi;
 pub use probe_binary::{DamagedProbe, EmbeddedProbe, ProbeBinary, ProbeStore, version_text};
-pub use relay::{Relay, RelayRoute, RelayedHosts};
+pub use relay::{FollowedCollector, Relay, RelayRoute, RelayedHosts};
 pub use remote_command::{OpenChannel, OpenStream, Opening, Progress, Source};

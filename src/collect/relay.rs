@@ -1,5 +1,5 @@
-//! The hosts of a collector on another machine: one SSH session runs `gpufleet relay` there, and its lines become updates
-//! of hosts. Requests to a host go over the viewer's own SSH session to it, opened when it is needed.
+//! The hosts of collectors on other machines: one SSH session to each runs `gpufleet relay` there, and its lines become
+//! updates of hosts. Requests to a host go over the viewer's own SSH session to it, opened when it is needed.
 
 use super::channels::{
     Command, HostUpdates, QueuedUpdate, ReceiverDropped, UpdateSender, refusal_reply, update_channel,
@@ -243,71 +243,130 @@ pub struct RelayRoute {
     pub user: Option<SafeText>,
 }
 
-/// The hosts of a collector. Dropping it ends all sessions.
-pub struct RelayedHosts {
-    commands: mpsc::Sender<(HostId, Command)>,
+/// A collector that a viewer follows, and its hosts.
+pub struct FollowedCollector {
+    /// How to reach it.
+    pub route: RelayRoute,
+    /// The connection, whose picture is complete; without one, the cause.
+    pub relay: Result<Relay, LinkError>,
+    /// The updates of the picture. The ids are those of the lines: positions in `hosts`.
+    pub first: Vec<(HostId, HostUpdate)>,
+    /// The hosts in the order of the lines, each with its id in the fleet; `None` if the fleet has it from another collector.
+    pub hosts: Vec<(SafeText, Option<HostId>)>,
+}
+
+impl FollowedCollector {
+    fn info(&self) -> Option<&CollectorInfo> {
+        self.relay.as_ref().ok()?.info()
+    }
+}
+
+/// One of the collectors.
+struct CollectorHandle {
+    name: SafeText,
     retry: mpsc::Sender<()>,
     queries: mpsc::Sender<HistoryQuery>,
     has_history: bool,
     is_simulated: bool,
+}
+
+/// The hosts of one or several collectors. Dropping it ends all sessions.
+pub struct RelayedHosts {
+    commands: mpsc::Sender<(HostId, Command)>,
+    collectors: Vec<CollectorHandle>,
+    /// Each host of the fleet with the index of its collector.
+    owners: Vec<(SafeText, usize)>,
+    histories: mpsc::Sender<HistoryReply>,
     _tasks: JoinSet<()>,
 }
 
 impl RelayedHosts {
-    /// Follows a collector whose picture is complete. `first` are the updates of the picture, and `hosts` say how this
-    /// program reaches each host. Must be called within a tokio runtime.
+    /// Follows collectors. `hosts` are those of the fleet, and say how this program reaches each one. Must be called within
+    /// a tokio runtime.
     pub fn start(
-        relay: Relay,
-        first: Vec<(HostId, HostUpdate)>,
+        followed: Vec<FollowedCollector>,
         hosts: &[Arc<HostConfig>],
-        route: RelayRoute,
     ) -> (Self, HostUpdates, mpsc::Receiver<HistoryReply>) {
         let (updates, receiver) = update_channel(WAITING_UPDATES);
-        let (queries, queried) = mpsc::channel(WAITING_QUERIES);
         let (histories, answers) = mpsc::channel(WAITING_QUERIES);
-        let has_history = relay.info().is_some_and(|info| info.history);
-        let is_simulated = relay.info().is_some_and(|info| info.simulated);
         let (commands, orders) = mpsc::channel(WAITING_COMMANDS);
-        let (retry, retries) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
-        let shared = relay.info().map(|info| info.share.clone()).unwrap_or_default();
-        let follower = Follower {
-            senders: (0..).map(HostId).zip(hosts).map(|(id, _)| UpdateSender::new(id, updates.clone())).collect(),
-            hosts: hosts.to_vec(),
-            route: route.clone(),
-            retries,
-            queries: queried,
-            histories,
-        };
-        tasks.spawn(async move {
-            let _receiver_dropped = follower.run(relay, first).await;
-        });
-        tasks.spawn(act(hosts.to_vec(), route, shared, updates, orders));
-        (Self { commands, retry, queries, has_history, is_simulated, _tasks: tasks }, receiver, answers)
+        let mut collectors = Vec::new();
+        let mut owners = vec![(SafeText::default(), 0); hosts.len()];
+        let mut shared = vec![SafeText::default(); hosts.len()];
+        let route = followed.first().map(|one| one.route.clone());
+        for one in followed {
+            let (queries, queried) = mpsc::channel(WAITING_QUERIES);
+            let (retry, retries) = mpsc::channel(1);
+            let share = one.info().map(|info| info.share.clone()).unwrap_or_default();
+            let mut follower = Follower {
+                names: Vec::new(),
+                shown: Vec::new(),
+                is_unknown: one.relay.is_err(),
+                route: one.route.clone(),
+                retries,
+                queries: queried,
+                histories: histories.clone(),
+            };
+            collectors.push(CollectorHandle {
+                name: one.route.machine.name.clone(),
+                retry,
+                queries,
+                has_history: one.info().is_some_and(|info| info.history),
+                is_simulated: one.info().is_some_and(|info| info.simulated),
+            });
+            for (name, id) in one.hosts {
+                let shown = id.and_then(|id| {
+                    let host = Arc::clone(hosts.get(id.0 as usize)?);
+                    *owners.get_mut(id.0 as usize)? = (host.name.clone(), collectors.len() - 1);
+                    shared.get_mut(id.0 as usize)?.clone_from(&share);
+                    Some((UpdateSender::new(id, updates.clone()), host))
+                });
+                follower.names.push(name);
+                follower.shown.push(shown);
+            }
+            tasks.spawn(async move {
+                let _receiver_dropped = follower.run(one.relay, one.first).await;
+            });
+        }
+        if let Some(route) = route {
+            tasks.spawn(act(hosts.to_vec(), route, shared, updates, orders));
+        }
+        (Self { commands, collectors, owners, histories, _tasks: tasks }, receiver, answers)
     }
 
-    /// Whether the collector watches a simulated fleet.
+    /// Whether a collector watches a simulated fleet.
     pub fn is_simulated(&self) -> bool {
-        self.is_simulated
+        self.collectors.iter().any(|collector| collector.is_simulated)
     }
 
-    /// Whether the collector answers requests for histories. Earlier versions ignore them.
+    /// Whether a collector answers requests for histories. Earlier versions ignore them.
     pub fn has_history(&self) -> bool {
-        self.has_history
+        self.collectors.iter().any(|collector| collector.has_history)
     }
 
     /// Requests a history without waiting. Returns `false` if too many requests wait. Without a connection, the request
     /// waits for the next one.
     pub fn request_history(&self, query: HistoryQuery) -> bool {
-        self.queries.try_send(query).is_ok()
+        let owner = self.owners.iter().find(|(name, _)| *name == query.host);
+        let Some(collector) = owner.and_then(|(_, index)| self.collectors.get(*index)) else { return false };
+        if collector.has_history {
+            return collector.queries.try_send(query).is_ok();
+        }
+        let cause = format!("the collector on {} keeps no history, or does not answer", collector.name);
+        self.histories.try_send(HistoryReply { id: query.id, result: Err(cause.into()) }).is_ok()
     }
 
-    /// Sends a command without waiting. A retry connects to the collector now; the interval belongs to the collector.
-    /// Returns `false` if the queue is full.
+    /// Sends a command without waiting. A retry connects to the collector of the host now; the interval belongs to the
+    /// collector. Returns `false` if the queue is full.
     pub fn command(&self, host: HostId, command: Command) -> bool {
         match command {
             // One waiting retry is enough.
-            Command::Retry => self.retry.try_send(()).is_ok(),
+            Command::Retry => {
+                let owner = self.owners.get(host.0 as usize);
+                let collector = owner.and_then(|(_, index)| self.collectors.get(*index));
+                collector.is_some_and(|collector| collector.retry.try_send(()).is_ok())
+            }
             command => self.commands.try_send((host, command)).is_ok(),
         }
     }
@@ -315,8 +374,12 @@ impl RelayedHosts {
 
 /// Turns the lines of a collector into updates, and connects again when it is lost.
 struct Follower {
-    hosts: Vec<Arc<HostConfig>>,
-    senders: Vec<UpdateSender>,
+    /// The hosts by the ids of the lines.
+    names: Vec<SafeText>,
+    /// Where their updates go; `None` if the fleet has the host from another collector.
+    shown: Vec<Option<(UpdateSender, Arc<HostConfig>)>>,
+    /// The collector did not answer at the start, so its hosts are unknown, and one pane stands for all of them.
+    is_unknown: bool,
     route: RelayRoute,
     retries: mpsc::Receiver<()>,
     queries: mpsc::Receiver<HistoryQuery>,
@@ -324,28 +387,30 @@ struct Follower {
 }
 
 impl Follower {
-    async fn run(mut self, relay: Relay, first: Vec<(HostId, HostUpdate)>) -> Result<(), ReceiverDropped> {
+    async fn run(
+        mut self,
+        relay: Result<Relay, LinkError>,
+        first: Vec<(HostId, HostUpdate)>,
+    ) -> Result<(), ReceiverDropped> {
         for (id, update) in first {
             self.send(id, update).await?;
         }
-        let mut connection = Some(relay);
+        let mut connection = relay;
         let mut failures: u32 = 0;
         loop {
-            let error = match connection.take() {
-                Some(relay) => {
+            let mut error = match connection {
+                Ok(relay) => {
                     let began = Instant::now();
-                    let error = self.follow(relay).await?;
+                    let Some(error) = self.follow(relay).await? else { return Ok(()) };
                     if began.elapsed() >= DELAYS[1] {
                         failures = 0;
                     }
                     error
                 }
-                None => LinkError::new(LinkErrorKind::Closed, "the connection was closed"),
+                Err(error) => error,
             };
             failures = failures.saturating_add(1);
-            let mut error = error;
-            // Until a connection is open.
-            loop {
+            connection = loop {
                 let delay = DELAYS[0].saturating_mul(1 << failures.saturating_sub(1).min(6)).min(DELAYS[1]);
                 let delay = delay.mul_f64(0.5 + fastrand::f64() / 2.0);
                 self.report_loss(&error, failures, self.route.clock.after(delay)).await?;
@@ -353,24 +418,22 @@ impl Follower {
                     () = tokio::time::sleep(delay) => {}
                     retry = self.retries.recv() => if retry.is_none() { return Err(ReceiverDropped) },
                 }
-                let names = self.hosts.iter().map(|host| host.name.clone());
-                let known = Demultiplexer::with_hosts(names);
+                let known = Demultiplexer::with_hosts(self.names.iter().cloned());
                 let RelayRoute { machine, ssh, .. } = &self.route;
                 match Relay::open(Arc::clone(ssh), machine, true, known, &|_| {}).await {
-                    Ok(relay) => {
-                        connection = Some(relay);
-                        break;
-                    }
+                    Ok(relay) => break Ok(relay),
                     Err(failed) => error = failed,
                 }
                 failures = failures.saturating_add(1);
-            }
+            };
         }
     }
 
-    /// Passes updates on until the connection ends. Returns why it ended.
-    async fn follow(&mut self, mut relay: Relay) -> Result<LinkError, ReceiverDropped> {
+    /// Passes updates on until the connection ends. Returns why it ended; `None` if nothing is left to do.
+    async fn follow(&mut self, mut relay: Relay) -> Result<Option<LinkError>, ReceiverDropped> {
         let mut is_silent = false;
+        // Its lines may have waited until other collectors had answered.
+        relay.last_line = Instant::now();
         loop {
             let next = tokio::select! {
                 next = timeout(STALE, relay.next(self.route.clock)) => next,
@@ -381,10 +444,10 @@ impl Follower {
             };
             let events = match next {
                 Ok(Ok(events)) => events,
-                Ok(Err(error)) => return Ok(error),
+                Ok(Err(error)) => return Ok(Some(error)),
                 Err(_) => {
                     if !std::mem::replace(&mut is_silent, true) {
-                        for id in (0..self.hosts.len() as u32).map(HostId) {
+                        for id in (0..self.names.len() as u32).map(HostId) {
                             self.send(id, HostUpdate::Silent).await?;
                         }
                     }
@@ -395,6 +458,13 @@ impl Follower {
             for event in events {
                 match event {
                     ViewerEvent::Update(id, update) => self.send(id, update).await?,
+                    ViewerEvent::Complete if self.is_unknown => {
+                        let text = format!("the collector on {} answers now", self.route.machine.name);
+                        let error = LinkError::new(LinkErrorKind::Config, text)
+                            .with_hint("start gpufleet again to show its hosts");
+                        self.send(HostId(0), HostUpdate::Down { error, retry_at: None, attempt: 1 }).await?;
+                        return Ok(None);
+                    }
                     ViewerEvent::Complete => {
                         let text = format!("the collector on {} no longer watches this host", self.route.machine.name);
                         for id in relay.demultiplexer.removed_hosts().collect::<Vec<_>>() {
@@ -418,7 +488,7 @@ impl Follower {
         let name = &self.route.machine.name;
         let text = format!("no connection to the collector on {name}: {}", error.message);
         let lost = LinkError { message: text.into(), ..error.clone() };
-        for id in (0..self.hosts.len() as u32).map(HostId) {
+        for id in (0..self.names.len() as u32).map(HostId) {
             let down = HostUpdate::Down { error: lost.clone(), retry_at: Some(retry_at), attempt };
             self.send(id, down).await?;
         }
@@ -426,9 +496,7 @@ impl Follower {
     }
 
     async fn send(&self, id: HostId, update: HostUpdate) -> Result<(), ReceiverDropped> {
-        let (Some(sender), Some(host)) = (self.senders.get(id.0 as usize), self.hosts.get(id.0 as usize)) else {
-            return Ok(());
-        };
+        let Some(Some((sender, host))) = self.shown.get(id.0 as usize) else { return Ok(()) };
         let update = match update {
             HostUpdate::Hello(mut hello) => {
                 // Processes of the viewer's account are its own, not those of the collector's account.
@@ -442,11 +510,11 @@ impl Follower {
     }
 }
 
-/// Sends requests over own sessions: one task for each host that gets any.
+/// Sends requests over own sessions: one task for each host that gets any. `shared` is what the collector of each host shows.
 async fn act(
     hosts: Vec<Arc<HostConfig>>,
     route: RelayRoute,
-    shared: SafeText,
+    shared: Vec<SafeText>,
     updates: mpsc::Sender<QueuedUpdate>,
     mut orders: mpsc::Receiver<(HostId, Command)>,
 ) {
@@ -454,8 +522,8 @@ async fn act(
     let mut tasks = JoinSet::new();
     while let Some((id, command)) = orders.recv().await {
         let Command::Request(request) = command else { continue };
-        let request = as_seen_by_host(request, &shared);
-        let Some(host) = hosts.get(id.0 as usize) else { continue };
+        let (Some(host), Some(shared)) = (hosts.get(id.0 as usize), shared.get(id.0 as usize)) else { continue };
+        let request = as_seen_by_host(request, shared);
         let updates = UpdateSender::new(id, updates.clone());
         let request = match sessions.get(&id) {
             Some(session) => match session.try_send(request) {
@@ -685,6 +753,29 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_does_not_answer_is_down_and_has_no_history() {
+        let machine = Arc::new(HostConfig::named("room-b"));
+        let pane = Arc::new(HostConfig::named("room-b (collector)"));
+        let ssh: Arc<dyn OpenChannel> = Arc::new(Unreachable { fails: true });
+        let route = RelayRoute { machine, ssh, clock: Clock::start(1.0), user: None };
+        let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
+        let hosts = vec![(pane.name.clone(), Some(HostId(0)))];
+        let followed = FollowedCollector { route, relay: Err(error), first: Vec::new(), hosts };
+        let (relayed, mut updates, mut histories) = RelayedHosts::start(vec![followed], &[pane]);
+        assert!(!relayed.has_history() && !relayed.is_simulated());
+        let Some((HostId(0), HostUpdate::Down { error, retry_at: Some(_), attempt: 1 })) = updates.recv().await else {
+            panic!("the loss is reported")
+        };
+        assert_eq!(error.message, "no connection to the collector on room-b: nothing listens on port 22");
+        let query = |host: &str| HistoryQuery { id: 7, host: host.into(), span_seconds: 240, step_seconds: 60 };
+        assert!(!relayed.request_history(query("hgx-01")), "nobody watches it");
+        assert!(relayed.request_history(query("room-b (collector)")));
+        let cause = "the collector on room-b keeps no history, or does not answer";
+        assert_eq!(histories.recv().await, Some(HistoryReply { id: 7, result: Err(cause.into()) }));
+        assert!(relayed.command(HostId(0), Command::Retry));
+    }
+
     /// Sends a request over an own session to a host that cannot be reached. Returns the refusal and the time it took.
     async fn refusal(fails: bool) -> (String, u64) {
         let host = Arc::new(HostConfig::named("hgx-01"));
@@ -692,7 +783,7 @@ mod tests {
         let route = RelayRoute { machine: Arc::clone(&host), ssh, clock: Clock::start(1.0), user: None };
         let (updates, mut receiver) = update_channel(8);
         let (sender, orders) = mpsc::channel(8);
-        let task = tokio::spawn(act(vec![host], route, "commands".into(), updates, orders));
+        let task = tokio::spawn(act(vec![host], route, vec!["commands".into()], updates, orders));
         let request = Request::LogTail { id: 5, boot_id: "b".into(), pid: 7, start_ticks: 70 };
         let began = Instant::now();
         sender.send((HostId(0), Command::Request(request))).await.expect("the task runs");

@@ -104,6 +104,26 @@ fn status_free_and_findings_answer_from_the_socket() {
 }
 
 #[test]
+fn while_the_collector_is_stopped_the_hosts_answer_and_afterwards_it_does() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    collector.signal(Signal::STOP);
+    let (text, _, code) = texts(&lab, &["status", &hosts]);
+    assert!(code == 0 && text.contains("97%") && !text.contains(SOURCE), "{text}");
+    collector.signal(Signal::CONT);
+    wait_until(
+        "an answer of the collector",
+        || collector.log(),
+        || {
+            let (text, _, code) = texts(&lab, &["status", &hosts]);
+            (code == 0 && text.contains(SOURCE)).then_some(())
+        },
+    );
+    assert_eq!(collector.end().0, Some(0));
+}
+
+#[test]
 fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
     let lab = Lab::start(&["hgx-01"]);
     let hosts = lab.hosts_toml("");
@@ -384,6 +404,55 @@ fn the_screen_shows_relayed_hosts_acts_over_its_own_session_and_reconnects() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn one_screen_shows_the_hosts_of_two_collectors_of_which_one_may_be_down() {
+    let rooms = [Lab::start(&["hgx-01"]), Lab::start(&["hgx-02"])];
+    let hosts: Vec<String> = rooms.iter().map(|lab| lab.hosts_toml("")).collect();
+    let mut collectors: Vec<CollectorProcess> =
+        rooms.iter().zip(&hosts).map(|(lab, hosts)| start_collector(lab, hosts, &[])).collect();
+    let machines: Vec<Sshd> = rooms.iter().map(|lab| machine(lab, &program_path())).collect();
+    // One file names both machines.
+    viewer_configuration(&rooms[1], &machines[1], "");
+    let second = std::fs::read_to_string(rooms[1].path("viewer/gpufleet/hosts.toml")).expect("hosts.toml");
+    let second = second.replace("lab-head", "room-b");
+    let configuration = viewer_configuration(&rooms[0], &machines[0], &second);
+    let state = rooms[0].path("viewer-state").display().to_string();
+    let arguments = ["--collector", "lab-head", "--collector", "room-b"];
+    let environment = [("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &*state), ("XDG_CONFIG_HOME", &*configuration)];
+    let mut pty = Pty::gpufleet((140, 40), &arguments, &environment);
+    pty.wait("hosts of both collectors", |text| {
+        text.contains("2 hosts 8 GPUs") && text.contains("via lab-head") && text.contains("via room-b")
+    });
+    collectors[1].end();
+    pty.wait("the loss of one, while the other goes on", |text| {
+        text.contains("DOWN") && text.contains("the collector on room-b") && text.contains("via lab-head")
+    });
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+
+    // At the start, one that is down is a pane.
+    let mut pty = Pty::gpufleet((140, 40), &arguments, &environment);
+    pty.wait("one collector", |text| {
+        text.contains("via lab-head") && text.contains("room-b (collector)") && text.contains("nobody serves")
+    });
+    let _again = CollectorProcess::start(&rooms[1], "collector-2.log", &[&hosts[1]]);
+    pty.wait("the way to its hosts", |text| text.contains("the collector on room-b answers now"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+
+    collectors[0].end();
+    let (_, error, code) = view(&rooms[0], &configuration, &["--collector", "room-b", "--collector", "room-b"]);
+    assert_eq!(code, 2);
+    assert_eq!(error, "gpufleet: --collector names room-b twice\n  hint: leave one of them out\n");
+    let (_, error, code) =
+        view(&rooms[0], &configuration, &["status", "--collector", "room-b", "--collector", "lab-head"]);
+    assert_eq!(code, 2);
+    assert_eq!(
+        error,
+        "gpufleet: `status` takes one --collector\n  hint: the screen and `history` show the hosts of several\n"
+    );
 }
 
 #[test]
