@@ -172,7 +172,7 @@ thresholds! {
     }
     IdleHog idle_hog "idle-hog" {
         info_after: Time = 3600.0, "duration of the condition before it is info";
-        warn_after: Time = 7200.0, "duration of the condition before it warns";
+        warn_after: Time = 14_400.0, "duration of the condition before it warns";
         crit_after: Time = 43_200.0, "duration of the condition before it is critical";
         memory: Mebibytes = 1024.0, "memory held, at least";
         share: Percent = 5.0, "and as a share of the GPU's memory, at least";
@@ -582,7 +582,7 @@ mod tests {
         let off = |thresholds: &Thresholds, rule: &str| {
             thresholds.is_off(RULES.iter().position(|known| *known == rule).expect("a rule"))
         };
-        assert_eq!((a.stuck_spin.warn_after, a.stuck_spin.utilization, a.idle_hog.warn_after), (180.0, 80.0, 7200.0));
+        assert_eq!((a.stuck_spin.warn_after, a.stuck_spin.utilization, a.idle_hog.warn_after), (180.0, 80.0, 14_400.0));
         assert_eq!((b.stuck_spin.warn_after, b.stuck_spin.utilization, b.idle_hog.warn_after), (240.0, 85.5, 86_400.0));
         assert!(off(&a, "persistence-off") && off(&a, "gpu-imbalance") && !off(&b, "gpu-imbalance"));
         assert_eq!((a.is_serving, b.is_serving), (false, true));

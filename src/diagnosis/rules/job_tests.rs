@@ -236,7 +236,7 @@ fn a_service_that_is_idle_for_hours_is_info_and_a_batch_job_warns() {
     let run = |owner: Option<Owner>| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 60.0;
-        tester.run(10_000.0, |tester, _| {
+        tester.run(16_000.0, |tester, _| {
             let mut test_sample = idles(tester, "python worker.py", 0.001);
             test_sample.processes[0].facts.owner = owner.clone();
             test_sample
@@ -293,13 +293,15 @@ fn idle_hog_rises_from_info_to_warn() {
     tester.run(200.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
     assert_eq!(tester.firing(), [("idle-hog", "info")]);
     assert_eq!(tester.notified(), 0, "info does not notify");
-    tester.run(7200.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
+    tester.run(10_000.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
+    assert_eq!(tester.firing(), [("idle-hog", "info")]);
+    tester.run(1000.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
     assert_eq!(tester.firing(), [("idle-hog", "warn")]);
     assert!(
         tester
             .finding("idle-hog")
             .sentence
-            .starts_with("ipykernel_launcher (alice, pid 7) holds 40 GiB of GPU 0 and has done nothing for 3 h"),
+            .starts_with("ipykernel_launcher (alice, pid 7) holds 40 GiB of GPU 0 and has done nothing for 4 h"),
         "{}",
         tester.finding("idle-hog").sentence
     );
@@ -418,8 +420,8 @@ fn idle_time_survives_a_restart_if_cpu_time_proves_it() {
     for (grown, fires) in [(0.5, true), (400.0, false)] {
         let mut next = RuleTester::new(gpus(0..1));
         next.interval = 30.0;
-        // Two hours later, by the wall clock.
-        next.t = tester.t + 7200.0;
+        // Four hours later, by the wall clock.
+        next.t = tester.t + 14_400.0;
         let saved = crate::diagnosis::SavedState::parse(&text).expect("reads");
         next.engine.restore(saved, next.now());
         next.run(300.0, notebook(5000.0 + grown));
@@ -428,7 +430,7 @@ fn idle_time_survives_a_restart_if_cpu_time_proves_it() {
             let finding = next.finding("idle-hog");
             assert!(
                 finding.at_least
-                    && finding.sentence.contains("2 h 3")
+                    && finding.sentence.contains("4 h 3")
                     && finding.sentence.contains("at least, according to its CPU time"),
                 "{}",
                 finding.sentence
@@ -448,7 +450,7 @@ fn tiny_cpu_time_proves_idle_time_at_the_first_sample() {
     };
     // The processes of `RuleTester` are 10,000 s old at its start.
     tester.run(200.0, |tester, passed| test_sample(tester, 40.0, passed));
-    assert_eq!(tester.firing(), [("idle-hog", "warn")]);
+    assert_eq!(tester.firing(), [("idle-hog", "info")]);
     let (state, since) = tester.engine.states(HostId(0))[0];
     assert_eq!(state, GpuState::Idle);
     let idle = tester.now().since(since.expect("known"));
