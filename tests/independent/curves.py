@@ -1,6 +1,7 @@
 """Curves of the independent cases: parsing, evaluation, times. Python standard library only."""
 
 import bisect
+import math
 import random
 import re
 
@@ -149,6 +150,45 @@ class Curve:
             return result
         step = value.correlation or 0.001
         return result + random.Random(f"{seed}:{subject}:{int(time / step)}").gauss(0, value.deviation)
+
+
+class Log:
+    """The writes to a log: `every 5s`, `steps 40s`, `stops 20m` or `none`, then `; TIME every 5s` or `; TIME stops`."""
+
+    def __init__(self, text):
+        first, *later = [part.split() for part in str(text).split(";")]
+        if not first or any(len(part) < 2 for part in later):
+            raise Invalid(f"not a log: {text!r}")
+        # (begin, seconds between writes); None: it is not written. Writes of an unknown rhythm are at most 10 s apart.
+        self.is_absent = first == ["none"] and not later
+        self.segments = []
+        if first[0] == "stops":
+            self.segments = [(-math.inf, 10.0), (self.time(first), None)]
+        elif first[0] in ("every", "steps"):
+            self.segments = [(-math.inf, max(self.time(first), 1.0))]
+        elif not self.is_absent:
+            raise Invalid(f"log is none, every TIME, steps TIME or stops TIME: {text!r}")
+        for begin, word, *rest in later:
+            start = seconds(begin)
+            if start <= self.segments[-1][0] or word not in ("every", "steps", "stops"):
+                raise Invalid(f"not a change of a log: {begin} {word}")
+            self.segments.append((start, None if word == "stops" else max(self.time([word, *rest]), 1.0)))
+
+    @staticmethod
+    def time(words):
+        if len(words) < 2:
+            raise Invalid(f"no time after {words[0]}")
+        return seconds(words[1])
+
+    def times(self):
+        return [begin for begin, _ in self.segments if begin > -math.inf]
+
+    def age(self, time):
+        """Seconds since the last write at `time`; None without a log."""
+        if self.is_absent:
+            return None
+        begin, gap = [segment for segment in self.segments if segment[0] <= time][-1]
+        return time - begin if gap is None else (time - max(begin, 0.0)) % gap
 
 
 def indexes(text):
