@@ -309,6 +309,7 @@ thresholds! {
         swap: Mebibytes = 1024.0, "swap in use, at least";
         after: Time = 180.0, "duration of the condition before it warns";
     }
+    HostRebooted host_rebooted "host-rebooted" {}
     HostUnreachable host_unreachable "host-unreachable" {
         warn_after: Time = 90.0, "how long the connection is lost before it warns";
         crit_after: Time = 300.0, "duration before it is critical";

@@ -53,8 +53,19 @@ pub(crate) struct EndedJob {
     pub(crate) positions: Vec<usize>,
     pub(crate) log_path: Option<SafeText>,
     pub(crate) by_reboot: bool,
-    /// How often the program has ended within half an hour, if it starts again and again; 0 otherwise.
+    /// How often the program has ended in a row after runs of about the same length; 0 if it does not start again and again.
     pub(crate) repeats: u32,
+}
+
+/// A reboot of the host.
+#[derive(Debug, Clone)]
+pub(crate) struct Reboot {
+    /// The time of the first sample after it.
+    pub(crate) at: f64,
+    /// The time without samples before it, in seconds.
+    pub(crate) gap: f64,
+    /// The processes that were on a GPU before.
+    pub(crate) ended: usize,
 }
 
 /// The state kept for a host apart from its GPUs, processes and jobs.
@@ -81,6 +92,8 @@ pub(crate) struct HostTrack {
     pub(crate) expected_gpus: usize,
     /// When a process was last on a GPU.
     pub(crate) used_at: Option<f64>,
+    /// The last reboot that was noticed.
+    pub(crate) reboot: Option<Reboot>,
     /// The ends of programs that ran for a short time: when, the user, the command and how long they ran.
     short_runs: VecDeque<(f64, SafeText, SafeText, f64)>,
     /// Since when the driver has not answered, on a host without an inventory.
@@ -233,6 +246,8 @@ impl HostDiagnosis {
     /// Resets the tracks after a reboot: all processes have ended.
     fn reboot(&mut self, host: &Host, limits: &Thresholds, t: f64) {
         let ended = std::mem::take(&mut self.processes);
+        let gap = self.host_track.sampled_at.map_or(0.0, |at| t - at);
+        self.host_track.reboot = Some(Reboot { at: t, gap, ended: ended.len() });
         self.host_track.record_job_ends(ended.iter(), host, limits, t, true);
         self.jobs.clear();
         self.host_track.known_gpus.clear();

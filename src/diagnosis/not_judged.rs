@@ -139,6 +139,7 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
         | RuleId::EccUncorrectable
         | RuleId::RowRemap
         | RuleId::PersistenceOff
+        | RuleId::HostRebooted
         | RuleId::OomKill
         | RuleId::DiskFull => 0.0,
     }

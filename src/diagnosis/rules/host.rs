@@ -1,10 +1,10 @@
-//! CPUs, memory, filesystems and allocations of a host: host-overloaded, host-ram-low, host-thrashing, oom-kill,
-//! disk-full, nfs-hang, slurm-unused.
+//! CPUs, memory, filesystems and allocations of a host: host-overloaded, host-ram-low, host-thrashing, host-rebooted,
+//! oom-kill, disk-full, nfs-hang, slurm-unused.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
-use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes, host_details};
+use crate::diagnosis::rule_context::{RuleContext, counted, duration, gibibytes, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
 use crate::wire::shell::absolute_path;
@@ -15,6 +15,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     ram(context, conditions);
     thrashing(context, conditions);
     slurm_unused(context, conditions);
+    rebooted(context, conditions);
     oom(context, conditions);
     for filesystem in context.host.filesystems() {
         disk(context, conditions, filesystem);
@@ -170,6 +171,22 @@ fn describe_jobs(jobs: &[&SlurmJob]) -> String {
 
 /// How many times longer a filesystem that no process waits for may be silent before it warns.
 const UNUSED_MOUNT_PATIENCE: f64 = 2.0;
+
+/// How long a reboot is listed, in seconds.
+const REBOOT_RETENTION: f64 = 3600.0;
+
+fn rebooted(context: &RuleContext, conditions: &mut Conditions) {
+    let t = context.sample_time.t;
+    let Some(reboot) = context.host_track.reboot.as_ref().filter(|reboot| reboot.at >= t) else { return };
+    conditions.event(RuleId::HostRebooted, &FindingTarget::Host, Severity::Info, REBOOT_RETENTION, || {
+        let gone = match reboot.ended {
+            0 => "its GPUs were not in use".to_owned(),
+            count => format!("{} on its GPUs ended", counted(count as u64, "program")),
+        };
+        let sentence = format!("the host was rebooted, after {} without data; {gone}", duration(reboot.gap));
+        host_details(sentence, "journalctl -b -1 -e".to_owned())
+    });
+}
 
 /// How long an OOM kill is listed, in seconds.
 const OOM_RETENTION: f64 = 1800.0;
@@ -382,6 +399,25 @@ mod tests {
         // A counter that falls was reset by a reboot.
         with_host(&mut tester, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(0));
         assert_eq!(tester.notified(), 2);
+    }
+
+    #[test]
+    fn a_reboot_is_info_also_without_a_job() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let empty =
+            |tester: &mut RuleTester, _: f64| TestSample { gpus: vec![tester.gpu(0, 60.0, 0, 0)], processes: vec![] };
+        tester.run(300.0, empty);
+        tester.connect(0);
+        tester.run(60.0, empty);
+        assert_eq!(tester.fired(), [], "a new connection is no reboot");
+        tester.reboot(0);
+        tester.run(60.0, empty);
+        assert_eq!(tester.firing(), [("host-rebooted", "info")]);
+        let sentence = &tester.finding("host-rebooted").sentence;
+        assert_eq!(*sentence, "the host was rebooted, after 10 s without data; its GPUs were not in use");
+        assert_eq!(tester.notified(), 0);
+        tester.run(3600.0, empty);
+        assert_eq!(tester.firing(), []);
     }
 
     #[test]

@@ -499,8 +499,9 @@ fn a_job_that_ends_with_a_reboot_warns_and_an_xid_has_its_own_finding() {
     tester.run(900.0, |tester, _| trains(tester));
     tester.reboot(0);
     tester.run(20.0, |tester, _| empty(tester));
-    assert_eq!(tester.firing(), [("job-ended", "warn")]);
+    assert_eq!(tester.firing(), [("job-ended", "warn"), ("host-rebooted", "info")]);
     assert!(tester.finding("job-ended").sentence.ends_with("; the host was rebooted"));
+    assert!(tester.finding("host-rebooted").sentence.ends_with("; 1 program on its GPUs ended"));
 }
 
 #[test]
