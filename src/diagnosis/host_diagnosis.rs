@@ -29,9 +29,14 @@ const CONTEXT_BYTES: u64 = 1 << 30;
 /// The number of samples in a row after which a lost GPU no longer belongs to its job.
 const LOST_FOR_GOOD_SAMPLES: u32 = 3;
 
-/// The number of short runs of one program within [`REPEAT_WINDOW`], in seconds, that are reported.
+/// The number of short runs of one program, of about the same length, that are reported.
 const REPEATS: u32 = 4;
+/// They lie within this time in seconds, or within this many times their length: a probe of an orchestrator may end a program
+/// 20 min after each start.
 const REPEAT_WINDOW: f64 = 1800.0;
+const REPEAT_LENGTHS: f64 = 4.0;
+/// The ends of short runs are forgotten after this time, in seconds.
+const REPEAT_REACH: f64 = 10_800.0;
 
 /// The maximum number of events kept, per kind.
 const MAX_EVENTS: usize = 64;
@@ -145,13 +150,17 @@ impl HostTrack {
 
 impl HostTrack {
     /// Notes the end of a short run, and returns the number of runs of about the same length that the same program of the same
-    /// user has had within half an hour: a person who tries a script changes it in between.
+    /// user has had lately: a person who tries a script changes it in between.
     fn repeats(&mut self, process: &ProcessTrack, t: f64) -> u32 {
         let ran = process.age.unwrap_or(t - process.first_seen);
         let (who, command) = (process.info.who.clone(), process.info.command.clone());
-        self.short_runs.retain(|(at, ..)| t - at <= REPEAT_WINDOW);
+        self.short_runs.retain(|(at, ..)| t - at <= REPEAT_REACH);
         push_bounded(&mut self.short_runs, (t, who.clone(), command.clone(), ran));
-        let same = self.short_runs.iter().filter(|(_, user, name, _)| *user == who && *name == command);
+        let window = REPEAT_WINDOW.max(REPEAT_LENGTHS * ran);
+        let is_same = |(at, user, name, _): &&(f64, SafeText, SafeText, f64)| {
+            t - at <= window && *user == who && *name == command
+        };
+        let same = self.short_runs.iter().filter(is_same);
         let lengths: Vec<f64> = same.map(|(.., length)| *length).collect();
         let (least, most) = lengths
             .iter()

@@ -282,7 +282,7 @@ rules! {
         topic: Job,
         fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
                 s, the kernel killed a process because memory ran out, or the host rebooted. Also when a program ends \
-                for the fourth time within half an hour after runs of about the same length.",
+                for the fourth time after runs of about the same length, within half an hour or four times that length.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",

@@ -349,11 +349,8 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
         let when = if gap > 60.0 { format!(" within the last {} without data", duration(gap)) } else { String::new() };
         let ran = ended.age.map_or_else(String::new, |age| format!(" after {}", duration(age)));
         let why = coincidence.as_ref().map_or_else(String::new, |event| format!("; {event}"));
-        let again = if ended.repeats > 1 {
-            format!(" for the {}th time in half an hour", ended.repeats)
-        } else {
-            String::new()
-        };
+        let again =
+            if ended.repeats > 1 { format!(" for the {}th time in a row", ended.repeats) } else { String::new() };
         let sentence = format!(
             "{} ended{again}{when}{ran}: it left {} and released {}{why}",
             ended.label,

@@ -232,6 +232,29 @@ fn a_program_that_ends_again_and_again_is_listed() {
 }
 
 #[test]
+fn long_runs_that_never_load_anything_count_within_four_times_their_length() {
+    let runs = |lengths: [f64; 4]| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 20.0;
+        for (pid, length) in (7..).zip(lengths) {
+            tester.run_edited(
+                length,
+                |tester, _| {
+                    let mut waits = process(pid, "python serve.py", &[(0, 0)]);
+                    waits.gpus[0].gpu_memory_bytes = Some(430 << 20);
+                    TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![waits] }
+                },
+                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+            );
+            tester.run(60.0, |tester, _| empty(tester));
+        }
+        tester.fired()
+    };
+    assert_eq!(runs([1200.0; 4]), [("job-ended", "info")]);
+    assert_eq!(runs([1200.0, 3000.0, 1200.0, 1200.0]), [], "somebody tries something");
+}
+
+#[test]
 fn a_service_that_is_idle_for_hours_is_info_and_a_batch_job_warns() {
     let run = |owner: Option<Owner>| {
         let mut tester = RuleTester::new(gpus(0..1));
