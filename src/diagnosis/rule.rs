@@ -294,14 +294,16 @@ rules! {
         title: "a job works but its log does not grow",
         short: "log does not grow",
         topic: Job,
-        fires: "For your own processes: the GPU is busy, or its utilisation is unknown, and the file behind stdout or \
-                stderr was not written for 30 min and for ten times its median gap between writes, after at least 10 \
-                observed writes.",
+        fires: "For your own processes, for root all: the GPU is busy, or its utilisation is unknown, and the file behind \
+                stdout or stderr was not written for 30 min and for ten times its median gap between writes, after at \
+                least 10 observed writes. A server on a MIG instance must use the CPU. A model server that was \
+                seen only in this state counts if it has been at least 90 % busy for 30 min with clients connected, and \
+                wrote to its log for half an hour before.",
         means: "The job may have stopped making progress, or only stopped reporting it.",
         next: "Read the log with `tail`. If it is your job, press W, or run `gpufleet why HOST:PID`.",
         not: "a program that rarely writes",
-        limits: "Only regular files, and only your own processes.",
-        source: "gpufleet",
+        limits: "Only regular files, and only your own processes, unless gpufleet logs in as root.",
+        source: "gpufleet; vLLM logs its throughput every 10 s while it serves requests",
     }
     LowPowerHighUtil {
         word: "low-power-high-util",

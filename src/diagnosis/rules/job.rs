@@ -405,38 +405,61 @@ fn was_oom(context: &RuleContext, ended: &EndedJob) -> bool {
 
 fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
     let limits = &context.limits.log_silent;
-    for job in context.jobs.iter().filter(|job| job.is_readable && job.is_mine) {
+    // The probe sees the logs of the login user, and of everybody if that is root.
+    for job in context.jobs.iter().filter(|job| job.is_readable) {
         // The most recently written log counts for the job.
         let logs = context.members(job).filter_map(|process| Some((process, process.log.as_deref()?)));
         let known = logs.filter_map(|(process, log)| Some((process, log, log.age(context.sample_time.t)?)));
         let Some((process, log, age)) = known.min_by(|a, b| a.2.total_cmp(&b.2)) else {
             continue;
         };
-        let Some(gap) = log.median_gap() else { continue };
-        let busy = job.gpus.iter().filter_map(|gpu| gpu.activity).max().unwrap_or(0);
-        if f64::from(log.writes) < limits.writes
-            || age < limits.after.max(limits.gaps * gap)
-            || (f64::from(busy) < limits.utilization && !job.is_blind)
-        {
+        let gap = log.median_gap().filter(|_| f64::from(log.writes) >= limits.writes);
+        let busy = f64::from(job.gpus.iter().filter_map(|gpu| gpu.activity).max().unwrap_or(0));
+        // Without a reading of the GPU, the CPU tells whether a server has requests.
+        let is_busy = busy >= limits.utilization || (job.is_blind && !(job.is_server && job.idle_run.is_some()));
+        let (after, lasts) = match gap {
+            Some(gap) if is_busy => (limits.after.max(limits.gaps * gap), 0.0),
+            None if is_busy_server(context, job, process, age) => (limits.after, limits.after),
+            _ => continue,
+        };
+        if age < after {
             continue;
         }
-        let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Suspected, 0.0);
+        let evaluation = Evaluation::new(Escalation::one(Severity::Info, lasts), Confidence::Suspected, 0.0);
         conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
             let next = match process.log_path().as_deref().and_then(absolute_path) {
                 Some(path) => format!("tail {path}"),
                 None => context.examine(process.key.pid),
             };
             let path = process.log_path().map_or_else(|| "its log".to_owned(), |path| path.to_string());
+            let usually = gap.map_or_else(
+                || ", although clients are connected".to_owned(),
+                |gap| format!(" (usually every {})", duration(gap)),
+            );
             let sentence = format!(
-                "{} is busy but has not written {path} for {} (usually every {})",
+                "{} is busy but has not written {path} for {}{usually}",
                 context.format_job(job),
                 duration(age),
-                duration(gap),
             );
             context.job_details(job, sentence, next).with_figures(format!("for {}", duration(age)))
         });
     }
 }
+
+/// Whether a model server computes for connected clients and is one that logs: a server writes a line per request, or every few
+/// seconds. It may have written the last one before gpufleet started.
+fn is_busy_server(context: &RuleContext, job: &JobTrack, process: &ProcessTrack, log_age: f64) -> bool {
+    let log_lived = process.age.map_or(0.0, |age| age - log_age);
+    let is_busy = |gpu: &JobGpu| gpu.activity.is_some_and(|activity| f64::from(activity) >= SERVER_BUSY_PERCENT);
+    job.is_model_server
+        && process.log.as_ref().is_some_and(|log| log.writes == 0)
+        && log_lived >= context.limits.log_silent.after
+        && job.gpus.iter().any(is_busy)
+        && context.members(job).any(|process| process.is_connected)
+}
+
+/// The utilisation from which a server is busy all the time, in percent.
+const SERVER_BUSY_PERCENT: f64 = 90.0;
 
 #[cfg(test)]
 #[path = "job_tests.rs"]

@@ -579,6 +579,26 @@ fn a_log_without_writes_is_info() {
 }
 
 #[test]
+fn a_busy_server_with_clients_whose_log_stopped_before_the_first_sample_is_info() {
+    let run = |command: &str, clients: u32, log_age: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        tester.run(2400.0, |tester, passed| {
+            let mut sample = works(tester, command);
+            sample.processes[0].reading.established_connections = Some(clients);
+            sample.processes[0].reading.log_age_seconds = Some(log_age + passed);
+            sample
+        });
+        tester.fired()
+    };
+    // The processes of `RuleTester` are 10,000 s old.
+    assert_eq!(run("vllm serve qwen", 3, 7000.0), [("log-silent", "info")]);
+    assert_eq!(run("vllm serve qwen", 0, 7000.0), [], "nobody waits for it");
+    assert_eq!(run("vllm serve qwen", 3, 9900.0), [], "it never logged requests");
+    assert_eq!(run("python train.py", 3, 7000.0), [], "it may log once per epoch");
+}
+
+#[test]
 fn the_next_step_quotes_the_path_of_the_log() {
     for (path, next) in [
         ("/home/alice/run.log", "tail /home/alice/run.log"),
