@@ -66,6 +66,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server whose start hangs does not listen yet.
         _ if job.is_server && never_began => Escalation::one(Severity::Info, limits.crit_after),
+        // Workers of a scheduler may have no task. Those that computed and logged without a break until now hang.
+        (_, true) if job.is_server && !job.is_model_server && is_log_silent(context, job) => {
+            Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
+        }
         // A server that was busy may have no requests now.
         (_, was_busy) if job.is_server => {
             if !was_busy {

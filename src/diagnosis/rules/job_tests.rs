@@ -599,6 +599,23 @@ fn a_busy_server_with_clients_whose_log_stopped_before_the_first_sample_is_info(
 }
 
 #[test]
+fn task_workers_that_computed_and_logged_until_now_warn_after_45_minutes() {
+    let run = |logs: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        let logging = |mut sample: TestSample, age: f64| {
+            sample.processes[0].reading.log_age_seconds = logs.then_some(age);
+            sample
+        };
+        tester.run(3600.0, |tester, passed| logging(works(tester, "ray::WorkerDict.actor"), passed % 60.0));
+        tester.run(3000.0, |tester, passed| logging(idles(tester, "ray::WorkerDict.actor", 0.0), 60.0 + passed));
+        tester.fired()
+    };
+    assert_eq!(run(true), [("job-stalled", "info"), ("job-stalled", "warn")]);
+    assert_eq!(run(false), [("job-stalled", "info")], "it may have no task");
+}
+
+#[test]
 fn the_next_step_quotes_the_path_of_the_log() {
     for (path, next) in [
         ("/home/alice/run.log", "tail /home/alice/run.log"),
