@@ -262,7 +262,7 @@ rules! {
         short: "memory held, no work",
         topic: Job,
         fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within \
-                10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook 0.15. Info \
+                10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook or a server 0.15. Info \
                 after 1 h. Warn after 4 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
                 that was at sustained work; any other program may wait for requests and warns after 12 h. Always info \
                 for a known model server, for a single process that listens on a TCP port and was not seen training, and \

@@ -683,6 +683,18 @@ fn a_job_that_stops_before_its_first_step_is_stalled_unless_something_can_wake_i
 }
 
 #[test]
+fn a_server_that_answers_health_checks_is_idle() {
+    let run = |command: &str| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        tester.run(4200.0, |tester, _| idles(tester, command, 0.08));
+        tester.firing()
+    };
+    assert_eq!(run("vllm serve qwen"), [("idle-hog", "info")]);
+    assert_eq!(run("python train.py"), []);
+}
+
+#[test]
 fn memory_held_by_processes_that_poll_is_info() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.interval = 30.0;

@@ -41,8 +41,8 @@ const LOOP_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 const IDLE_CORES_PER_PROCESS: f64 = 0.05;
 /// The CPU cores from which a process on a MIG instance counts as working.
 const BLIND_WORK_CORES: f64 = 0.5;
-/// A notebook kernel that waits for input uses up to this many cores.
-const NOTEBOOK_IDLE_CORES: f64 = 0.15;
+/// A notebook kernel or a server that waits uses up to this many cores: heartbeats, health checks and statistics.
+const WAITING_CORES: f64 = 0.15;
 /// A job that worked for this many seconds and this share of the time was training: a server rests between requests.
 const TRAINING_SHARE: f32 = 0.7;
 const TRAINING_SECONDS: f32 = 600.0;
@@ -323,7 +323,8 @@ impl JobTrack {
             _ => None,
         };
         let cores = quick_cores(self.cores, now_cores);
-        let idle_cores = if self.is_notebook { bounds.idle_cores.max(NOTEBOOK_IDLE_CORES) } else { bounds.idle_cores };
+        let idle_cores =
+            if self.is_notebook || self.is_server { bounds.idle_cores.max(WAITING_CORES) } else { bounds.idle_cores };
         let idle_cores = idle_cores + IDLE_CORES_PER_PROCESS * (processes_len.max(1) - 1) as f64;
         let is_quiet_enough = self.may_stay_idle(most, bounds.idle_utilization, dt);
         let idle_most = most.map(|most| if is_quiet_enough { most.min(bounds.idle_utilization) } else { most });
