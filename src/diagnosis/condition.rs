@@ -48,8 +48,8 @@ impl Run {
 
     /// Whether the run lasted for `seconds` and was observed for most of them.
     pub(super) fn reaches(&self, t: f64, seconds: f64) -> bool {
-        // Half a percent of tolerance for a sample that arrives a little early.
-        t - self.since >= seconds * 0.995 && self.covered >= seconds * MIN_COVERAGE
+        // Half a percent of tolerance, 5 s at most, for a sample that arrives a little early.
+        t - self.since >= seconds - (seconds * 0.005).min(5.0) && self.covered >= seconds * MIN_COVERAGE
     }
 }
 
