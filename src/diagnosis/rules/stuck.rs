@@ -316,8 +316,16 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     let (share_of_watts, steady_watts) =
         if is_far_below { (limits.power_variation, STEADY_WATTS) } else { (limits.frozen_variation, FROZEN_WATTS) };
     let is_constant = variation <= share_of_watts || variation * f64::from(watts) <= steady_watts;
-    let is_frozen = is_constant && f64::from(watts) <= share * f64::from(earlier) && is_memory_at_rest;
-    is_frozen.then_some(SpinningGpu { earlier: Some(earlier), ..found })
+    if is_constant && f64::from(watts) <= share * f64::from(earlier) && is_memory_at_rest {
+        return Some(SpinningGpu { earlier: Some(earlier), ..found });
+    }
+    // Nothing but the power tells, for example because the log belongs to another user. A slow state of the board looks alike.
+    let level = level.filter(|_| is_far_below && !is_log_growing(context, job))?;
+    let stats = track.window.stats(level.since.max(t - LEVEL_AFTER));
+    let (watts, variation) = (f64::from(stats.mean_power?), f64::from(stats.power_variation?));
+    let is_constant = variation <= share_of_watts || variation * watts <= steady_watts;
+    let is_hint = is_constant && watts <= UNLIMITED_POWER * f64::from(earlier);
+    is_hint.then_some(SpinningGpu { run: level, earlier: Some(earlier), is_partial: true, ..found })
 }
 
 /// Returns the GPU if it is busy while its counters show neither tensor cores nor memory nor links at work, whatever its
