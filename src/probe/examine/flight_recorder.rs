@@ -124,8 +124,8 @@ fn last_number(path: &str) -> Option<u32> {
     name.rsplit(|character: char| !character.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }
 
-/// Opens a file of this user as process `pid` would. Returns it with the time of the last write, in seconds since 1970. Any account may write to
-/// `/tmp`, so that a file of another user proves nothing.
+/// Opens a file of this user as process `pid` would. Returns it with the time of the last write, in seconds since 1970. Any account
+/// may write to `/tmp`, so that a file of another user proves nothing.
 fn open_own(pid: u32, path: &str) -> Option<(f64, File)> {
     let file = open_as_process(pid, path).ok()?;
     let status = fstat(&file).ok()?;

@@ -15,15 +15,17 @@ const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NO
 /// Opens a path as process `pid` would: an absolute one in its root directory, another one in its working directory. May block.
 ///
 /// # Errors
-/// Also if the path leads through a link of /proc, or if a path in the working directory leads out of it: these would end in
-/// another file than that of the process.
+/// Also if the path leads through a link of /proc, or if a path in the working directory of a process with another root directory
+/// leads out of it: these would end in another file than that of the process.
 pub(crate) fn open_as_process(pid: u32, path: &str) -> Result<OwnedFd, Errno> {
     if path.starts_with('/') {
         let root = root_directory(pid)?;
         return resolve(root.as_fd(), path.trim_start_matches('/'), ResolveFlags::IN_ROOT, shares_root(pid));
     }
     let directory = open(format!("/proc/{pid}/cwd"), DIRECTORY, Mode::empty())?;
-    resolve(directory.as_fd(), path, ResolveFlags::BENEATH, shares_root(pid))
+    let is_shared = shares_root(pid);
+    let how = if is_shared { ResolveFlags::empty() } else { ResolveFlags::BENEATH };
+    resolve(directory.as_fd(), path, how, is_shared)
 }
 
 /// Opens the root directory of a process, for [`open_in_root`].
@@ -88,10 +90,11 @@ mod tests {
     use std::path::Path;
     use std::process::{Child, Command};
 
-    /// A process in another mount namespace, in which the files of `inside` lie over those of `outside`.
-    struct Contained(Child);
+    /// A process that ends with the test.
+    struct TestProcess(Child);
 
-    impl Contained {
+    impl TestProcess {
+        /// Starts it in another mount namespace, in which the files of `inside` lie over those of `outside`.
         fn start(folder: &Path) -> Self {
             let root = rustix::process::getuid().is_root();
             let users: &[&str] = if root { &[] } else { &["--user", "--map-root-user"] };
@@ -117,7 +120,7 @@ mod tests {
         }
     }
 
-    impl Drop for Contained {
+    impl Drop for TestProcess {
         fn drop(&mut self) {
             self.0.kill().unwrap();
             self.0.wait().unwrap();
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn links_lead_to_the_files_of_the_process() {
         let folder = folder();
-        let process = Contained::start(folder.path());
+        let process = TestProcess::start(folder.path());
         let path = |name: &str| folder.path().join(name).display().to_string();
         // Such a path leads to the host.
         let naive = format!("/proc/{}/root{}", process.0.id(), path("link"));
@@ -167,9 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_on_the_host_may_name_files_outside_its_directory() {
+        let folder = folder();
+        let child = Command::new("sleep").arg("600").current_dir(folder.path().join("inside")).spawn().unwrap();
+        let process = TestProcess(child);
+        for name in ["../outside/file", "absolute"] {
+            assert_eq!(process.read(name), Ok("host".to_owned()), "{name}");
+        }
+        assert_eq!(process.read("magic"), Err(Errno::LOOP));
+    }
+
+    #[test]
     fn without_openat2_links_are_refused_unless_the_probe_has_the_same_files() {
         let folder = folder();
-        let process = Contained::start(folder.path());
+        let process = TestProcess::start(folder.path());
         let root = root_directory(process.0.id()).unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
         let read = |name: &str, is_shared| {
@@ -188,6 +202,10 @@ mod tests {
         assert!(shares_root(own));
         let root = root_directory(own).unwrap();
         let link = path("link");
+        assert_eq!(
+            text(resolve(root.as_fd(), link.trim_start_matches('/'), ResolveFlags::IN_ROOT, true)),
+            Ok("host".into())
+        );
         assert_eq!(text(without_openat2(root.as_fd(), link.trim_start_matches('/'), true)), Ok("host".to_owned()));
     }
 }
