@@ -11,8 +11,8 @@
 //! When the allocated GPUs change, and every ten minutes, `squeue` lists the running jobs of this node, and `scontrol -d show
 //! job` tells the GPUs of each job that is new, until the jobs of all allocated GPUs are known. A job keeps its GPUs while it
 //! runs, so a steady node costs slurmctld one query in ten minutes besides that of the node. All programs run one after the
-//! other, each with a timeout. After the timeout of one query no further job of a list is queried, because slurmctld may hang;
-//! the others follow a minute later.
+//! other, each with a timeout. After the timeout of one query no further job of a list is queried, because slurmctld may hang.
+//! A minute later the next list begins with another job.
 //!
 //! [`SlurmJobs`] finds the id of a job whose cgroup contains only its SLUID (Slurm 26.05 and newer), if neither the
 //! title of its slurmstepd nor the environment of its process contains the id: from `scontrol pidinfo`, else from the
@@ -58,6 +58,8 @@ pub(crate) struct Slurm {
     jobs: Option<Vec<SlurmJob>>,
     /// When the jobs are listed again, if the allocated GPUs stay the same.
     jobs_due: f64,
+    /// How many queries of a job have timed out.
+    timeouts: usize,
 }
 
 #[derive(Debug)]
@@ -77,8 +79,18 @@ enum Query {
     Node,
     /// The running jobs.
     Jobs,
-    /// The GPUs of the first of these jobs. No job is queried after `until`.
-    Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob>, until: f64 },
+    /// The GPUs of the first of these jobs.
+    Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob>, timed_out: bool },
+}
+
+impl Query {
+    /// This query after its timeout.
+    fn timed_out(self) -> Self {
+        match self {
+            Self::Job { waiting, known, .. } => Self::Job { waiting, known, timed_out: true },
+            other => other,
+        }
+    }
 }
 
 /// A job of `squeue`.
@@ -118,6 +130,7 @@ impl Slurm {
             squeue: ProgramPath::new(|| find_program("squeue", &SCONTROL_DIRECTORIES)),
             jobs: None,
             jobs_due: 0.0,
+            timeouts: 0,
         }
     }
 
@@ -130,7 +143,8 @@ impl Slurm {
             }
             idle @ State::Idle { .. } => idle,
             State::Querying { mut child, query } => match child.poll(now) {
-                ChildStatus::Running | ChildStatus::TimedOut => State::Querying { child, query },
+                ChildStatus::Running => State::Querying { child, query },
+                ChildStatus::TimedOut => State::Querying { child, query: query.timed_out() },
                 ChildStatus::Finished(text) => self.take_answer(query, &text, now),
                 ChildStatus::Failed => self.take_failure(query, now),
             },
@@ -175,14 +189,17 @@ impl Slurm {
                     let earlier = self.jobs.iter().flatten().find(|earlier| earlier.job == listed.job.job);
                     earlier.map_or_else(|| waiting.push(listed), |earlier| known.push(earlier.clone()));
                 }
-                self.next_job(waiting, known, now + TIMEOUT_SECONDS, now)
+                // A job whose query never ends must not keep the others from being queried.
+                let timeouts = self.timeouts % waiting.len().max(1);
+                waiting.rotate_left(timeouts);
+                self.next_job(waiting, known, now)
             }
-            Query::Job { mut waiting, mut known, until } => {
+            Query::Job { mut waiting, mut known, .. } => {
                 if !waiting.is_empty() {
                     let job = waiting.remove(0).job;
                     known.push(SlurmJob { gpus: job_gpus(text, &job.job, self.node_name()), ..job });
                 }
-                self.next_job(waiting, known, until, now)
+                self.next_job(waiting, known, now)
             }
         }
     }
@@ -204,23 +221,27 @@ impl Slurm {
                 State::Idle { due: now + QUERY_SECONDS }
             }
             // The job has ended meanwhile, or may not be seen.
-            Query::Job { mut waiting, known, until } => {
-                if !waiting.is_empty() && now < until {
+            Query::Job { mut waiting, known, timed_out: false } => {
+                if !waiting.is_empty() {
                     waiting.remove(0);
                 }
-                self.next_job(waiting, known, until, now)
+                self.next_job(waiting, known, now)
+            }
+            // slurmctld may hang: the others are queried a minute later.
+            Query::Job { known, timed_out: true, .. } => {
+                self.timeouts = self.timeouts.wrapping_add(1);
+                self.jobs_due = now;
+                self.jobs = Some(known);
+                State::Idle { due: now + QUERY_SECONDS }
             }
         }
     }
 
     /// Queries the next job if the job of an allocated GPU is unknown. Slurm allocates a GPU to one job at a time.
-    fn next_job(&mut self, waiting: Vec<ListedJob>, known: Vec<SlurmJob>, until: f64, now: f64) -> State {
+    fn next_job(&mut self, waiting: Vec<ListedJob>, known: Vec<SlurmJob>, now: f64) -> State {
         let is_known = |gpu| known.iter().any(|job| job.gpus.contains(gpu));
         if !waiting.is_empty() && !self.allocated.iter().flatten().all(is_known) {
-            if now < until {
-                return self.start_query(Query::Job { waiting, known, until }, now);
-            }
-            self.jobs_due = now;
+            return self.start_query(Query::Job { waiting, known, timed_out: false }, now);
         }
         self.jobs = Some(known);
         State::Idle { due: now + QUERY_SECONDS }
@@ -731,6 +752,33 @@ mod tests {
         assert_eq!(run_until_idle(&mut slurm, 601.0), SlurmUpdate::default());
         let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
         assert_eq!(calls.lines().filter(|line| line.contains("job")).count(), 71);
+    }
+
+    #[test]
+    fn all_jobs_are_queried_at_a_long_interval() {
+        let script = "case $* in 'show config') echo 'ClusterName = lab' ;; \
+             '-d -o show node hgx-01') echo 'GresUsed=gpu:h100:8(IDX:0-7)' ;; \
+             '-d -o show job '*) echo \"JobId=${5} Nodes=hgx-01 CPU_IDs=0 Mem=1 GRES=gpu:h100:1(IDX:${5})\" ;; esac";
+        let (mut slurm, folder) = with_scontrol(script, &["hgx-01"]);
+        std::fs::write(folder.path().join("jobs"), (0..8).map(|job| format!("{job} {job} bob\n")).collect::<String>())
+            .unwrap();
+        let query = |slurm: &Slurm| match &slurm.state {
+            State::Querying { query, .. } => format!("{query:?}"),
+            State::Idle { .. } => String::new(),
+        };
+        let (deadline, mut jobs) = (Instant::now() + Duration::from_secs(30), None);
+        for sample in 0..40 {
+            let before = query(&slurm);
+            // Each program ends between two samples.
+            while query(&slurm) == before && Instant::now() < deadline {
+                jobs = slurm.advance(f64::from(sample) * 5.0, false).jobs.or(jobs);
+                if matches!(slurm.state, State::Idle { .. }) {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(jobs.map(|jobs| jobs.len()), Some(8), "{slurm:?}");
     }
 
     #[test]
