@@ -8,9 +8,11 @@ use crate::ssh::aliases::{matching_entries, split_line};
 use crate::store::read_regular;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 /// Where builds of OpenSSH look for the configuration of the system: Linux and macOS, /usr/local, Homebrew, MacPorts, SUSE.
@@ -58,17 +60,26 @@ pub(super) fn user_directory(ssh_g: &str) -> Option<PathBuf> {
     directory.is_absolute().then(|| directory.to_owned())
 }
 
-/// What tells versions of a file or directory apart.
+/// Identifies a version of a file or directory. In the store of NixOS all files have the same time of modification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
+    device: u64,
+    inode: u64,
     bytes: u64,
-    modified: Option<SystemTime>,
+    modified: (i64, i64),
+    changed: (i64, i64),
 }
 
 impl Stamp {
     /// `None` for a file that is not there.
     fn of(path: &Path) -> Option<Self> {
-        let stamp = |file: Metadata| Self { bytes: file.len(), modified: file.modified().ok() };
+        let stamp = |file: Metadata| Self {
+            device: file.dev(),
+            inode: file.ino(),
+            bytes: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        };
         fs::metadata(path).ok().map(stamp)
     }
 }
@@ -80,15 +91,31 @@ pub(super) struct Fingerprint(Vec<(PathBuf, Option<Stamp>)>);
 impl Fingerprint {
     /// Reads the configuration. Returns `None` if answers depend on more than files, or on files that this reader cannot
     /// find.
-    pub(super) async fn read(roots: Vec<Root>) -> Option<Arc<Self>> {
-        let reading = tokio::task::spawn_blocking(move || read(roots));
-        timeout(LIMIT, reading).await.ok()?.ok()?.map(Arc::new)
+    async fn read(roots: Vec<Root>, turn: &Arc<AsyncMutex<()>>) -> Option<Arc<Self>> {
+        look_at_files(turn, move || read(roots)).await?.map(Arc::new)
     }
 
-    async fn is_current(self: Arc<Self>) -> bool {
+    async fn is_current(self: Arc<Self>, turn: &Arc<AsyncMutex<()>>) -> bool {
         let same = move || self.0.iter().all(|(path, stamp)| Stamp::of(path) == *stamp);
-        matches!(timeout(LIMIT, tokio::task::spawn_blocking(same)).await, Ok(Ok(true)))
+        look_at_files(turn, same).await == Some(true)
     }
+}
+
+/// Looks at files on another thread, within a limit. `turn` belongs to all hosts, so that at most one thread hangs if the
+/// file server does.
+async fn look_at_files<T: Send + 'static>(
+    turn: &Arc<AsyncMutex<()>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let looking = async {
+        let turn = Arc::clone(turn).lock_owned().await;
+        let work = move || {
+            let _turn = turn;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.ok()
+    };
+    timeout(LIMIT, looking).await.ok()?
 }
 
 fn read(roots: Vec<Root>) -> Option<Fingerprint> {
@@ -190,11 +217,15 @@ pub(super) type Arguments = (Option<PathBuf>, Vec<String>);
 /// The answers, by the arguments of `ssh`. Only the second answer to the same arguments is kept: most hosts are up, and
 /// connect once.
 #[derive(Debug, Default)]
-pub(in crate::ssh) struct AnswerCache(Mutex<HashMap<Arguments, Option<Entry>>>);
+pub(in crate::ssh) struct AnswerCache {
+    entries: Mutex<HashMap<Arguments, Option<Entry>>>,
+    /// Held by the host that looks at the files.
+    turn: Arc<AsyncMutex<()>>,
+}
 
 impl AnswerCache {
     fn entries(&self) -> MutexGuard<'_, HashMap<Arguments, Option<Entry>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the answer to these arguments, if nothing has changed since.
@@ -204,7 +235,7 @@ impl AnswerCache {
             let entry = entries.get(arguments)?.as_ref().filter(|entry| entry.since.elapsed() < MAX_AGE)?;
             (entry.output.clone(), Arc::clone(&entry.fingerprint))
         };
-        fingerprint.is_current().await.then_some(output)
+        fingerprint.is_current(&self.turn).await.then_some(output)
     }
 
     /// Notes a request with these arguments. Returns whether there was one before.
@@ -217,6 +248,11 @@ impl AnswerCache {
             entries.insert(arguments.clone(), None);
         }
         false
+    }
+
+    /// Reads the configuration before `ssh` does.
+    pub(super) async fn fingerprint(&self, roots: Vec<Root>) -> Option<Arc<Fingerprint>> {
+        Fingerprint::read(roots, &self.turn).await
     }
 
     /// Keeps the answer to a repeated request. `fingerprint` was read before `ssh` ran, so that a change in between is
@@ -315,20 +351,40 @@ mod tests {
     #[tokio::test]
     async fn every_change_of_the_files_is_noticed() {
         let files = [("home/.ssh/config", "Include conf.d/* later\n"), ("home/.ssh/conf.d/a", "Port 1\n")];
-        let changes: [fn(&Configuration); 5] = [
+        let changes: [fn(&Configuration); 6] = [
             |configuration| configuration.write("home/.ssh/config", "Port 7\n"),
             |configuration| configuration.write("home/.ssh/conf.d/a", "Port 22\n"),
             |configuration| configuration.write("home/.ssh/conf.d/b", "Port 3\n"),
             |configuration| configuration.write("home/.ssh/later", ""),
             |configuration| fs::remove_file(configuration.path("home/.ssh/conf.d/a")).unwrap(),
+            // Another file of the same size, with the same time of modification.
+            |configuration| {
+                configuration.write("new", "Port 2\n");
+                let (file, old) = (configuration.path("new"), configuration.path("home/.ssh/conf.d/a"));
+                let modified = fs::metadata(&old).unwrap().modified().unwrap();
+                fs::File::options().write(true).open(&file).unwrap().set_modified(modified).unwrap();
+                fs::rename(file, old).unwrap();
+            },
         ];
         for (number, change) in changes.iter().enumerate() {
             let configuration = Configuration::new(&files);
-            let fingerprint = Arc::new(configuration.fingerprint().unwrap());
-            assert!(Arc::clone(&fingerprint).is_current().await);
+            let (fingerprint, turn) = (Arc::new(configuration.fingerprint().unwrap()), Arc::default());
+            assert!(Arc::clone(&fingerprint).is_current(&turn).await);
             change(&configuration);
-            assert!(!fingerprint.is_current().await, "change {number}");
+            assert!(!fingerprint.is_current(&turn).await, "change {number}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_file_server_that_hangs_holds_one_thread() {
+        let turn = Arc::default();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        assert_eq!(look_at_files(&turn, move || released.recv().is_ok()).await, None);
+        assert_eq!(look_at_files(&turn, || panic!("has no turn")).await, None::<()>);
+        release.send(()).unwrap();
+        // The thread gives its turn back.
+        drop(turn.lock().await);
+        assert_eq!(look_at_files(&turn, || 7).await, Some(7));
     }
 
     #[test]

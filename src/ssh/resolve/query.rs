@@ -1,6 +1,6 @@
 //! Resolves the configuration of a host: runs `ssh -G` and applies hosts.toml.
 
-use super::answer_cache::{Fingerprint, Root, user_directory};
+use super::answer_cache::{Root, user_directory};
 use super::parse::{ParseContext, Tokens, parse};
 use super::resolved::{Algorithms, Proxy, Resolved};
 use crate::config::{HostConfig, shell_word};
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// and uses no core.
 const PERMIT_LIMIT: Duration = Duration::from_millis(300);
 
-/// Resolves every setting of `host`: from hosts.toml, else from the ssh configuration, else the default. Runs on each
+/// Resolves every setting of `host`: from hosts.toml, else from the ssh configuration, else the default. To be called on each
 /// connect, because the configuration may have changed, and `Match exec` may have another result in another network.
 pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Result<Resolved, SshError> {
     let name = host.address();
@@ -100,7 +100,7 @@ async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<O
     let fingerprint = if context.ssh_g_answers.is_repeated(&key)
         && let Some(directory) = user_directory(default_ssh_config(context).await)
     {
-        Fingerprint::read(Root::all(config_file.map(PathBuf::as_path), &directory)).await
+        context.ssh_g_answers.fingerprint(Root::all(config_file.map(PathBuf::as_path), &directory)).await
     } else {
         None
     };
