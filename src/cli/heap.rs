@@ -43,7 +43,7 @@ pub(super) struct MemoryRelease {
 }
 
 impl MemoryRelease {
-    /// Returns unused memory if that is due. To be called every second.
+    /// Returns unused memory if that is due. To be called about once a second.
     pub(super) fn tick(&mut self) {
         self.seconds += 1;
         if self.seconds >= RELEASE_SECONDS {

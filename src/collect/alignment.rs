@@ -1,8 +1,8 @@
 //! When the snapshots of each host should arrive, so that those of one interval arrive within a short window: the rows on
 //! the screen then belong to one moment, and one frame shows them all.
 //!
-//! Only the controller's clock counts. A snapshot that arrives too early or too late is not delayed here; the probe is asked
-//! to move its schedule.
+//! Only the controller's clock counts. A snapshot that arrives too early or too late is not delayed here; the controller asks
+//! the probe to move its schedule. A host without a probe (`nvidia-smi`) samples when it can.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -10,12 +10,11 @@ use tokio::time::Instant;
 /// The part of the window that each host adds: 100 ms for 16 hosts. Snapshots that arrive all at once would make the
 /// controller, and a jump host on the way, busy for a moment and idle for the rest of the interval.
 const WINDOW_PER_HOST: Duration = Duration::from_micros(6250);
-/// Smaller deviations are left alone: they are the variation of the sampling time and of the network.
+/// Smaller deviations are not corrected: they are the variation of the sampling time and of the network.
 const TOLERANCE_SECONDS: f64 = 0.01;
 /// The number of snapshots between two corrections. Their median leaves out the few that the network or the driver delayed.
 const SNAPSHOTS_PER_CORRECTION: usize = 8;
-/// After this many corrections in a row that changed nothing, no more are sent on this connection: the probe is older, or its
-/// samples come at irregular times.
+/// After this many corrections in a row that changed nothing, no more are sent on this connection: the probe is an older one.
 const MAX_FUTILE_CORRECTIONS: u32 = 3;
 
 /// Returns the time within which the snapshots of one interval should arrive.
@@ -45,7 +44,7 @@ impl Slot {
     }
 }
 
-/// Compares the arrivals on one connection with the slot of the host, and says how to correct the schedule of the probe.
+/// Compares the arrivals on one connection with the slot of the host, and computes the corrections of the probe's schedule.
 #[derive(Debug)]
 pub(super) struct Alignment {
     slot: Slot,
@@ -85,13 +84,12 @@ impl Alignment {
             self.futile_corrections = 0;
             return None;
         }
-        let Some(last) = last.map(f64::abs) else {
+        let Some(last) = last else {
             // The next snapshot comes earlier, not later: half of a long interval would be a long time.
             return Some(-deviation.rem_euclid(interval.as_secs_f64()));
         };
-        let was_corrected = last > TOLERANCE_SECONDS;
-        self.futile_corrections =
-            if was_corrected && deviation.abs() > last / 2.0 { self.futile_corrections + 1 } else { 0 };
+        let is_futile = last.abs() > TOLERANCE_SECONDS && (deviation - last).abs() < last.abs() / 4.0;
+        self.futile_corrections = if is_futile { self.futile_corrections + 1 } else { 0 };
         Some(-deviation)
     }
 }
@@ -160,6 +158,14 @@ mod tests {
         assert_eq!(corrections.iter().flatten().count(), 4);
         let last = corrections.iter().rposition(Option::is_some);
         assert_eq!(last, Some(3 * SNAPSHOTS_PER_CORRECTION));
+    }
+
+    #[test]
+    fn an_unsteady_network_does_not_end_the_corrections() {
+        let mut alignment = Alignment::new(slot(0, 2));
+        let unsteady = (1..400).map(|second| second * 1000 + 20 + 25 * (second / 8 % 2));
+        let corrections = corrections(&mut alignment, unsteady);
+        assert!(corrections.iter().rposition(Option::is_some) > Some(380), "{corrections:?}");
     }
 
     #[test]

@@ -64,7 +64,13 @@ impl SimulatedFleet {
                 .with_hint("this simulated host comes back by itself"));
         }
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let probe = Connection { probe, clock: self.clock, stream: theirs, requests: LineBuffer::default() };
+        let probe = Connection {
+            probe,
+            clock: self.clock,
+            stream: theirs,
+            requests: LineBuffer::default(),
+            is_requested: false,
+        };
         tokio::spawn(probe.run());
         Ok(ours)
     }
@@ -76,6 +82,8 @@ struct Connection {
     clock: Clock,
     stream: DuplexStream,
     requests: LineBuffer,
+    /// A sample is requested beside the schedule.
+    is_requested: bool,
 }
 
 /// The controller hung up or sent invalid data.
@@ -93,12 +101,15 @@ impl Connection {
     async fn step(&mut self, next: &mut Instant) -> Result<(), Closed> {
         let mut chunk = [0; 1024];
         tokio::select! {
-            () = sleep_until(*next) => {
+            () = sleep_until(if self.is_requested { Instant::now() } else { *next }) => {
                 let now = self.clock.now();
                 if self.probe.is_reachable(now) {
                     for message in self.probe.sample(now) {
                         self.send(&message).await?;
                     }
+                }
+                if std::mem::take(&mut self.is_requested) && Instant::now() < *next {
+                    return Ok(());
                 }
                 let pause = if self.probe.probe.sequence() == 1 { SECOND_SNAPSHOT } else { self.probe.interval() };
                 // Counts from the planned time, as a probe does, so that the samples keep their phase.
@@ -128,7 +139,7 @@ impl Connection {
                 continue;
             }
             match request {
-                Request::Resend => *next = Instant::now(),
+                Request::Resend => self.is_requested = true,
                 Request::Interval { shift_seconds: Some(shift), .. } => self.shift(next, shift),
                 _ => {}
             }

@@ -183,7 +183,7 @@ struct EventLoop<'a> {
     hosts: &'a [Arc<HostConfig>],
     clock: Clock,
     redraw: RedrawScheduler,
-    /// When the work of each second is due again.
+    /// When the work of `tick` is due at the latest.
     next_tick: Instant,
     /// `None` for a simulation, which has no connections that a suspended computer would break.
     suspend_detector: Option<SuspendDetector>,
@@ -205,7 +205,7 @@ struct EventLoop<'a> {
 enum LoopEvent {
     /// An event for the app, or only a redraw.
     Event(Option<Event>),
-    /// A second has passed.
+    /// About a second has passed.
     Tick,
     /// The program ends with this exit code.
     End(ExitCode),
@@ -329,7 +329,7 @@ impl EventLoop<'_> {
         }
     }
 
-    /// Does the work of each second.
+    /// Does the work that is due about once a second.
     fn tick(&mut self) -> io::Result<Event> {
         #[cfg(debug_assertions)]
         panic_for_test();

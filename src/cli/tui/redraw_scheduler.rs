@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The minimum time between frames for changes that nobody waits for, such as the state of a connection.
+/// The minimum time between frames for changes without user input, such as the state of a connection.
 const DRAW_PERIOD: Duration = Duration::from_millis(333);
 /// The minimum time between frames for readings.
 const READINGS_PERIOD: Duration = Duration::from_millis(250);
@@ -41,8 +41,9 @@ impl FrameBudget {
     }
 }
 
-/// Decides when to draw: at once for what the user does, and once per interval for the readings, when those of all hosts have
-/// arrived or their window is over. Late readings get a frame later.
+/// Decides when to draw: at once for user input, and once per interval for the readings, when those of all hosts have arrived or
+/// their window is over. Late readings get a frame later. If the window is longer than [`DRAW_PERIOD`] (from 54 hosts on), there
+/// are up to three frames a second.
 pub(super) struct RedrawScheduler {
     last_draw: Option<Instant>,
     /// When the next frame is due, apart from readings.
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_does_is_drawn_at_once_and_what_nobody_waits_for_later() {
+    fn user_input_is_drawn_at_once_and_other_changes_later() {
         let connecting = HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp };
         for (event, after) in [
             (Event::Resumed, Some(ms(10))),
