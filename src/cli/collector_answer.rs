@@ -19,6 +19,7 @@ use crate::wire::format::{DurationStyle, duration};
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Time limit for each step of the collector on this machine. Without an answer, the hosts are asked.
@@ -165,9 +166,11 @@ pub(super) async fn read_pictures(
         return Err(CommandError::usage("--collector and --demo exclude each other\n  hint: leave one of them out"));
     };
     let mut readings = JoinSet::new();
+    let others = watch::Sender::new(chosen.len());
     for (index, collector) in chosen.iter().cloned().enumerate() {
         let (ssh, clock) = (Arc::clone(ssh), setup.clock);
-        readings.spawn(async move { (index, read_picture(ssh, &collector, clock, follow).await) });
+        let unfinished = Unfinished(others.clone());
+        readings.spawn(async move { (index, read_picture(ssh, &collector, clock, follow, unfinished).await) });
     }
     let mut pictures: Vec<Option<Result<Picture, LinkError>>> = chosen.iter().map(|_| None).collect();
     let mut prompter = Prompter::new(setup.ssh.take());
@@ -187,12 +190,23 @@ pub(super) async fn read_pictures(
     Ok(pictures.into_iter().map(|picture| picture.unwrap_or_else(closed)).collect())
 }
 
-/// Connects to a collector and reads its whole picture.
+/// The number of collectors whose picture is not complete; one of them while this value exists.
+struct Unfinished(watch::Sender<usize>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+/// Connects to a collector and reads its whole picture, then what follows until the pictures of the others are complete: a
+/// prompt for one of them may stay open for long, and a collector ends a session that does not read.
 async fn read_picture(
     ssh: Arc<dyn OpenChannel>,
     chosen: &ChosenCollector,
     clock: Clock,
     follow: bool,
+    unfinished: Unfinished,
 ) -> Result<Picture, LinkError> {
     let demultiplexer = match &chosen.wanted[..] {
         [] => Demultiplexer::default(),
@@ -205,7 +219,16 @@ async fn read_picture(
         let is_complete = more.contains(&ViewerEvent::Complete);
         events.extend(more);
         if is_complete {
-            return Ok(Picture { relay, events });
+            break;
+        }
+    }
+    let mut others = unfinished.0.subscribe();
+    drop(unfinished);
+    loop {
+        tokio::select! {
+            biased;
+            _ = others.wait_for(|count| *count == 0) => return Ok(Picture { relay, events }),
+            more = relay.next(clock), if follow => events.extend(more?),
         }
     }
 }

@@ -325,6 +325,10 @@ impl RelayedHosts {
                 follower.names.push(name);
                 follower.shown.push(shown);
             }
+            if follower.shown.iter().all(Option::is_none) {
+                // None of its hosts is on the screen.
+                continue;
+            }
             tasks.spawn(async move {
                 let _receiver_dropped = follower.run(one.relay, one.first).await;
             });
