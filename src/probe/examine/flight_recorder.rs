@@ -6,11 +6,12 @@ use super::cut::{beginning, end, take_greatest};
 use super::memory_facts::environment;
 use super::pickle::{Unreadable, Value, read_pickle};
 use super::stacks::with_tilde;
-use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND, environment_variable, open_as_process};
+use crate::probe::procfs::{FileReader, NEEDS_OPENAT2, Stat, TICKS_PER_SECOND, environment_variable, open_as_process};
 use crate::wire::{
     ExaminationPart, ExaminationRefusal, FlightRecorderDump, Frame, RecordedGroup, RecordedOperation, SafeText, limits,
 };
-use rustix::fs::{FileType, fstat};
+use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -56,8 +57,16 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
             format!("{} with the rank at its end before the next start, or no {DYNAMIC_NAME}", FILE_VARIABLES[0]),
         ));
     }
+    let mut needs_openat2 = None;
     for path in paths {
-        let Some((written, file)) = open_own(pid, &path) else { continue };
+        let (written, file) = match open_own(pid, &path) {
+            Ok(Some(own)) => own,
+            Ok(None) => continue,
+            Err(error) => {
+                needs_openat2 = needs_openat2.or((error == NEEDS_OPENAT2).then_some(path));
+                continue;
+            }
+        };
         if written < started {
             older = Some(path);
         } else if newest.as_ref().is_none_or(|(known, ..)| *known < written) {
@@ -67,6 +76,10 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     let home = variable("HOME").unwrap_or_default();
     let Some((written, path, file)) = newest else {
         let pipe = variable("TORCH_NCCL_DEBUG_INFO_PIPE_FILE").filter(|stem| !stem.is_empty());
+        if let Some(path) = needs_openat2 {
+            let path = end(&with_tilde(&path, home), MAX_PATH_BYTES);
+            return Err(refusal(format!("{path} has a symbolic link or `..` inside a container: needs Linux 5.6"), ""));
+        }
         let older = older.map(|path| with_tilde(&path, home));
         return Err(not_written(older.as_deref(), pipe, rank));
     };
@@ -125,13 +138,12 @@ fn last_number(path: &str) -> Option<u32> {
 }
 
 /// Opens a file of this user as process `pid` would. Returns it with the time of the last write, in seconds since 1970. Any account
-/// may write to `/tmp`, so that a file of another user proves nothing.
-fn open_own(pid: u32, path: &str) -> Option<(f64, File)> {
-    let file = open_as_process(pid, path).ok()?;
-    let status = fstat(&file).ok()?;
+/// may write to `/tmp`, so that a file of another user proves nothing: it gives `None`.
+fn open_own(pid: u32, path: &str) -> Result<Option<(f64, File)>, Errno> {
+    let file = open_as_process(pid, path)?;
+    let status = fstat(&file)?;
     let is_own = status.st_uid == rustix::process::getuid().as_raw() && status.st_mode & 0o002 == 0;
-    let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile && status.st_size > 0;
-    (is_own && is_file).then(|| (status.st_mtime as f64 + status.st_mtime_nsec as f64 / 1e9, File::from(file)))
+    Ok(is_own.then(|| (status.st_mtime as f64 + status.st_mtime_nsec as f64 / 1e9, File::from(file))))
 }
 
 /// The time of the start of a process in seconds since 1970, at most a tick late.

@@ -5,7 +5,7 @@
 //! facts may not return.
 
 use super::cut::end;
-use crate::probe::procfs::{FileReader, environment_variable, open_as_process, open_in_root, root_directory};
+use crate::probe::procfs::{FileReader, environment_variable, open_as_process, open_directory_in_root, root_directory};
 use crate::probe::ras::ConfigurationFile;
 use crate::wire::SafeText;
 use rustix::fd::OwnedFd;
@@ -127,7 +127,7 @@ fn library_version(path: &str, root: &OwnedFd) -> Option<String> {
     }
     let packages = directory.strip_suffix(WHEEL_DIRECTORY)?;
     let mut version: Option<String> = None;
-    let packages = open_in_root(root, packages).ok()?;
+    let packages = open_directory_in_root(root, packages).ok()?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&packages, &mut buffer);
     for _ in 0..MAX_PACKAGES {

@@ -26,6 +26,6 @@ pub(crate) use files::{
 };
 pub(crate) use host::{HostSampler, SampleContext, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use own_process::is_file_path;
-pub(crate) use process_root::{open_as_process, open_in_root, root_directory};
+pub(crate) use process_root::{NEEDS_OPENAT2, open_as_process, open_directory_in_root, root_directory};
 pub(crate) use process_sampler::ProcessSampler;
 pub(crate) use sockets::{SocketList, rendezvous_port, socket_inodes, socket_list, table_line};

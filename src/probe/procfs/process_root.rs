@@ -3,42 +3,65 @@
 //! A path below `/proc/PID/root` begins in the right file system, but an absolute symbolic link on it leads to the root
 //! directory of the probe. [`open_in_root`] resolves such links in the root directory of the process.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat, openat2, readlinkat, stat};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2, readlinkat, stat};
 use rustix::io::Errno;
 
+/// A file is found without opening it: the open of a device can have effects (a watchdog, a tape, a terminal), and that of a FIFO
+/// wakes its writer.
+const FIND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// Flags of a directory in which paths are resolved.
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// `NONBLOCK`: a FIFO in the place of a file is opened without a writer, and then cannot be read.
-const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+const DIRECTORY: OFlags = FIND.union(OFlags::DIRECTORY);
+const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Opens a path as process `pid` would: an absolute one in its root directory, another one in its working directory. May block.
+/// The error if a path leads through a symbolic link or `..` in another root directory, which needs openat2(2) of Linux 5.6.
+pub(crate) const NEEDS_OPENAT2: Errno = Errno::NOSYS;
+/// The error for a device, a FIFO, a socket, or a file without a size.
+const NOT_READABLE: Errno = Errno::OPNOTSUPP;
+
+/// Opens a regular file by a path as process `pid` would: an absolute one in its root directory, another one in its working
+/// directory. May block.
 ///
 /// # Errors
 /// Also if the path leads through a link of /proc, or if a path in the working directory of a process with another root directory
-/// leads out of it: these would end in another file than that of the process.
+/// leads out of it: these would end in another file than that of the process. Also if the file is not a regular one or has no size,
+/// and [`NEEDS_OPENAT2`].
 pub(crate) fn open_as_process(pid: u32, path: &str) -> Result<OwnedFd, Errno> {
-    if path.starts_with('/') {
-        let root = root_directory(pid)?;
-        return resolve(root.as_fd(), path.trim_start_matches('/'), ResolveFlags::IN_ROOT, shares_root(pid));
-    }
-    let directory = open(format!("/proc/{pid}/cwd"), DIRECTORY, Mode::empty())?;
     let is_shared = shares_root(pid);
-    let how = if is_shared { ResolveFlags::empty() } else { ResolveFlags::BENEATH };
-    resolve(directory.as_fd(), path, how, is_shared)
+    let found = if path.starts_with('/') {
+        let root = root_directory(pid)?;
+        resolve(root.as_fd(), path.trim_start_matches('/'), ResolveFlags::IN_ROOT, is_shared)?
+    } else {
+        let directory = open(format!("/proc/{pid}/cwd"), DIRECTORY, Mode::empty())?;
+        let how = if is_shared { ResolveFlags::empty() } else { ResolveFlags::BENEATH };
+        resolve(directory.as_fd(), path, how, is_shared)?
+    };
+    open_found(&found, FileType::RegularFile)
 }
 
-/// Opens the root directory of a process, for [`open_in_root`].
+/// Opens the root directory of a process, for [`open_directory_in_root`].
 pub(crate) fn root_directory(pid: u32) -> Result<OwnedFd, Errno> {
     open(format!("/proc/{pid}/root"), DIRECTORY, Mode::empty())
 }
 
-/// Opens a file or a directory below `root`. Symbolic links and `..` stay in `root`. May block.
+/// Opens a directory below `root`. Symbolic links and `..` stay in `root`. May block.
 ///
 /// # Errors
 /// As for [`open_as_process`].
-pub(crate) fn open_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    resolve(root.as_fd(), path.trim_start_matches('/'), ResolveFlags::IN_ROOT, false)
+pub(crate) fn open_directory_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let found = resolve(root.as_fd(), path.trim_start_matches('/'), ResolveFlags::IN_ROOT, false)?;
+    open_found(&found, FileType::Directory)
+}
+
+/// Opens a file that [`resolve`] has found, if it has this type.
+fn open_found(found: &OwnedFd, wanted: FileType) -> Result<OwnedFd, Errno> {
+    let status = fstat(found)?;
+    // Pseudo files have no size, and reading one can have effects: /proc/kmsg hands out each message once.
+    let is_pseudo = wanted == FileType::RegularFile && status.st_size == 0;
+    if FileType::from_raw_mode(status.st_mode) != wanted || is_pseudo {
+        return Err(NOT_READABLE);
+    }
+    open(format!("/proc/self/fd/{}", found.as_raw_fd()), READ_ONLY, Mode::empty())
 }
 
 /// Whether a process has the root directory and the mounts of the probe, so that links lead both to the same files.
@@ -50,42 +73,39 @@ fn shares_root(pid: u32) -> bool {
         && root(&format!("/proc/{pid}/root/")).is_some_and(|own| Some(own) == root("/"))
 }
 
-/// Opens a relative path. `is_shared`: the links in it lead to the same files for the probe.
+/// Finds the file of a relative path, without opening it. `is_shared`: the links in it lead to the same files for the probe.
 fn resolve(directory: BorrowedFd<'_>, path: &str, how: ResolveFlags, is_shared: bool) -> Result<OwnedFd, Errno> {
-    match openat2(directory, path, READ_ONLY, Mode::empty(), how | ResolveFlags::NO_MAGICLINKS) {
+    match openat2(directory, path, FIND, Mode::empty(), how | ResolveFlags::NO_MAGICLINKS) {
         // Linux before 5.6, or a sandbox that does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => without_openat2(directory, path, is_shared),
         result => result,
     }
 }
 
+/// Finds a file on a kernel without openat2(2). Links in containers are refused there.
 fn without_openat2(directory: BorrowedFd<'_>, path: &str, is_shared: bool) -> Result<OwnedFd, Errno> {
-    if is_shared { openat(directory, path, READ_ONLY, Mode::empty()) } else { resolve_without_links(directory, path) }
+    if is_shared { openat(directory, path, FIND, Mode::empty()) } else { resolve_without_links(directory, path) }
 }
 
-/// Opens a path that has no symbolic link and no `..`, one part after the other.
+/// Finds the file of a path that has no symbolic link and no `..`, one part after the other.
 fn resolve_without_links(directory: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
-    let mut parts = path.split('/').filter(|part| !part.is_empty() && *part != ".").peekable();
-    let mut parent: Option<OwnedFd> = None;
-    while let Some(part) = parts.next() {
+    let mut found = openat(directory, ".", DIRECTORY, Mode::empty())?;
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part == ".." {
-            return Err(Errno::LOOP);
+            return Err(NEEDS_OPENAT2);
         }
-        let at = parent.as_ref().map_or(directory, AsFd::as_fd);
-        let is_last = parts.peek().is_none();
-        let flags = OFlags::NOFOLLOW | if is_last { READ_ONLY } else { DIRECTORY };
-        let opened = openat(at, part, flags, Mode::empty())?;
-        if is_last {
-            return Ok(opened);
+        found = openat(&found, part, FIND | OFlags::NOFOLLOW, Mode::empty())?;
+        if FileType::from_raw_mode(fstat(&found)?.st_mode) == FileType::Symlink {
+            return Err(NEEDS_OPENAT2);
         }
-        parent = Some(opened);
     }
-    openat(directory, ".", READ_ONLY, Mode::empty())
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{inotify, mknodat};
     use std::io::Read;
     use std::path::Path;
     use std::process::{Child, Command};
@@ -129,7 +149,7 @@ mod tests {
 
     fn text(file: Result<OwnedFd, Errno>) -> Result<String, Errno> {
         let mut text = String::new();
-        std::fs::File::from(file?).read_to_string(&mut text).unwrap();
+        std::fs::File::from(open_found(&file?, FileType::RegularFile)?).read_to_string(&mut text).unwrap();
         Ok(text)
     }
 
@@ -193,11 +213,12 @@ mod tests {
         assert_eq!(read("outside/file", false), Ok("container".to_owned()));
         assert_eq!(read("outside/./file", false), Ok("container".to_owned()));
         for name in ["link", "outside/relative", "outside/absolute", "outside/../link"] {
-            assert_eq!(read(name, false), Err(Errno::LOOP), "{name}");
+            assert_eq!(read(name, false), Err(NEEDS_OPENAT2), "{name}");
         }
         let directory = folder.path().join("to_outside");
         std::os::unix::fs::symlink("outside", directory).unwrap();
-        assert_eq!(read("to_outside/file", false), Err(Errno::NOTDIR), "a link to a directory");
+        assert_eq!(read("to_outside/file", false), Err(NEEDS_OPENAT2), "a link to a directory");
+        assert_eq!(read("outside/file/file", false), Err(Errno::NOTDIR));
         let own = std::process::id();
         assert!(shares_root(own));
         let root = root_directory(own).unwrap();
@@ -207,5 +228,39 @@ mod tests {
             Ok("host".into())
         );
         assert_eq!(text(without_openat2(root.as_fd(), link.trim_start_matches('/'), true)), Ok("host".to_owned()));
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::os::unix::fs::symlink("fifo", path("link")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
+        std::os::unix::fs::symlink("/dev/tty", path("terminal")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        std::fs::create_dir(path("directory")).unwrap();
+        std::fs::write(path("empty"), "").unwrap();
+        std::fs::write(path("file"), "text").unwrap();
+        let opens = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&opens, path("fifo"), inotify::WatchFlags::OPEN).unwrap();
+        let was_opened = || rustix::io::read(&opens, &mut [0_u8; 4096]) != Err(Errno::AGAIN);
+        let own = std::process::id();
+        let root = root_directory(own).unwrap();
+        for name in ["fifo", "link", "null", "terminal", "socket", "directory", "empty"] {
+            let name = path(name);
+            assert_eq!(open_as_process(own, &name).err(), Some(NOT_READABLE), "{name}");
+            let directory = open_directory_in_root(&root, &name);
+            assert_eq!(directory.is_ok(), name.ends_with("directory"), "{name}");
+            let found = without_openat2(root.as_fd(), name.trim_start_matches('/'), true);
+            assert_eq!(text(found), Err(NOT_READABLE), "{name}");
+        }
+        for name in ["/proc/kmsg", "/proc/self/environ"] {
+            assert_eq!(open_as_process(own, name).err(), Some(NOT_READABLE), "{name}");
+        }
+        assert!(open_as_process(own, &path("file")).is_ok());
+        assert!(!was_opened());
+        open(path("fifo"), READ_ONLY, Mode::empty()).unwrap();
+        assert!(was_opened());
     }
 }
