@@ -454,7 +454,7 @@ pub struct FlightRecorderDump {
     pub file: SafeText,
     /// Time since it was written.
     pub age_seconds: f64,
-    /// The environment of the process does not name the path: every job of the account uses it.
+    /// The environment of the process does not name the path, or the program may change it: other jobs of the account may use it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_default_path: bool,
     /// Version of its format, for example `2.10`.

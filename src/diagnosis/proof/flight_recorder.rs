@@ -70,7 +70,7 @@ impl<'a> Dumps<'a> {
             oldest = oldest.max(age);
             list.push((position, dump, age));
         }
-        // Another job of the account may have written a file at the default path.
+        // Another job of the account may have written a file at the default path, or at one that the program has changed.
         let is_certain = list.iter().all(|(_, dump, _)| !dump.is_default_path);
         let of = match evidence.lasted {
             Some(lasted) if is_certain && oldest <= lasted.saturating_add(SAMPLING_SLACK) => DumpAge::OfThisHang,

@@ -87,7 +87,9 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     let mut dump = read_dump(&mut reader, written, home).map_err(unreadable)?;
     dump.file = end(&with_tilde(&path, home), MAX_PATH_BYTES);
     dump.age_seconds = (now() - written).max(0.0);
-    dump.is_default_path = FILE_VARIABLES.iter().all(|name| variable(name).is_none_or(str::is_empty));
+    // The program may have changed a dynamic name, and another job of the account may write to the one that it started with.
+    dump.is_default_path = variable(DYNAMIC_NAME).is_some_and(is_true)
+        || FILE_VARIABLES.iter().all(|name| variable(name).is_none_or(str::is_empty));
     // Another job of the account may use the same path.
     let waits = dump.groups.iter().flat_map(|group| &group.waiting).filter_map(|operation| operation.waited_seconds);
     if waits.fold(0.0, f64::max) > written - started + START_SLACK_SECONDS {
@@ -105,7 +107,7 @@ fn paths(environment: &[u8], rank: u32) -> Vec<String> {
     };
     if variable(DYNAMIC_NAME).is_some_and(is_true) {
         // Ranks that share a name overwrite the dumps of each other.
-        let path = variable(FILE_VARIABLES[0]).filter(|path| last_number(path) == Some(rank));
+        let path = variable(FILE_VARIABLES[0]).filter(|path| number_at_end(path) == Some(rank));
         return path.into_iter().map(str::to_owned).collect();
     }
     let mut paths = Vec::new();
@@ -131,10 +133,11 @@ fn is_true(value: &str) -> bool {
     ["1", "y", "yes", "t", "true"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// The last number in the name of a file.
-fn last_number(path: &str) -> Option<u32> {
+/// The number at the end of a name. It is a rank in `fr_3` and a version in `dump_v3`, so that such a dump proves nothing.
+fn number_at_end(path: &str) -> Option<u32> {
     let name = path.rsplit('/').next().unwrap_or(path);
-    name.rsplit(|character: char| !character.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
+    let rest = name.trim_end_matches(|character: char| character.is_ascii_digit());
+    name[rest.len()..].parse().ok()
 }
 
 /// Opens a file of this user as process `pid` would. Returns it with the time of the last write, in seconds since 1970. Any account

@@ -210,9 +210,11 @@ fn the_variables_or_the_defaults_name_the_file() {
         ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=0\0TORCH_FR_DUMP_TEMP_FILE=fr_", vec!["fr_3"]),
         ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=1\0TORCH_FR_DUMP_TEMP_FILE=/logs/7/fr_3", vec!["/logs/7/fr_3"]),
         (
-            "TORCH_FR_DUMP_DYNAMIC_FILE_NAME=True\0TORCH_FR_DUMP_TEMP_FILE=/logs/step12_rank3.pkl",
-            vec!["/logs/step12_rank3.pkl"],
+            "TORCH_FR_DUMP_DYNAMIC_FILE_NAME=True\0TORCH_FR_DUMP_TEMP_FILE=/logs/step12_rank3",
+            vec!["/logs/step12_rank3"],
         ),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=1\0TORCH_FR_DUMP_TEMP_FILE=/logs/fr-3.pkl", vec![]),
+        ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=1\0TORCH_FR_DUMP_TEMP_FILE=/logs/fr_3_", vec![]),
         ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=y\0TORCH_FR_DUMP_TEMP_FILE=/logs/fr_13", vec![]),
         ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=y\0TORCH_FR_DUMP_TEMP_FILE=/logs/3/fr", vec![]),
         ("TORCH_FR_DUMP_DYNAMIC_FILE_NAME=1\0HOME=/home/ann", vec![]),
@@ -228,7 +230,7 @@ fn a_name_that_only_the_program_knows_is_refused_unless_it_names_the_rank() {
     let job = rank(folder.path(), &[dynamic, ("TORCH_FR_DUMP_TEMP_FILE", "rank_1")]);
     std::fs::copy(path("sleep", "flight_recorder_1"), folder.path().join("rank_1")).unwrap();
     let dump = examine_flight_recorder(job.pid()).unwrap();
-    assert_eq!((&*dump.file, dump.is_default_path), ("rank_1", false));
+    assert_eq!((&*dump.file, dump.is_default_path), ("rank_1", true));
     let job = rank(folder.path(), &[dynamic, ("TORCH_FR_DUMP_TEMP_FILE", "rank_")]);
     let refusal = examine_flight_recorder(job.pid()).expect_err("refused");
     let reason =
