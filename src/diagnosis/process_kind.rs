@@ -50,8 +50,8 @@ const SERVER_SCRIPTS: [&str; 10] =
 /// Options of scripts that open a web server.
 const SERVER_OPTIONS: [&str; 5] = ["--share", "--listen", "--server-port", "--server_port", "--server-name"];
 
-/// Programs and modules whose processes wait for tasks from a scheduler.
-const TASK_WORKERS: [&str; 6] = ["raylet", "dask", "dask-worker", "distributed", "celery", "flower-client-app"];
+/// Programs, console scripts and modules whose processes wait for tasks from a scheduler.
+const TASK_WORKERS: [&str; 5] = ["raylet", "dask", "dask-worker", "celery", "flower-client-app"];
 
 /// Words that start the ranks of a distributed job, of which one listens for the others.
 const RANK_STARTERS: [&str; 9] = [
@@ -78,6 +78,9 @@ const DEBUGGERS: [&str; 6] = ["pdb", "ipdb", "pudb", "debugpy", "ptvsd", "pydevd
 /// The titles that servers and frameworks give to workers.
 const WORKER_TITLES: [&str; 2] = ["VLLM::", "sglang::"];
 
+/// The title that Ray gives to its workers.
+const RAY_TITLE: &str = "ray::";
+
 /// Whether this process or one of its ancestors is a known model server.
 ///
 /// Checks the program, the script or module that an interpreter runs, and the titles that servers give their workers
@@ -98,13 +101,26 @@ pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
 
 /// Whether this process, or its parent, waits for tasks from a scheduler: a worker of Ray, Dask or Celery.
 pub(super) fn waits_for_tasks(process: &Process) -> bool {
-    let Some(facts) = process.facts() else { return false };
-    let is_worker = |argv: &[SafeText]| {
-        let mut words = argv.iter().take(4).map(|argument| base_name(argument));
-        argv.first().is_some_and(|program| program.starts_with("ray::"))
-            || words.any(|word| TASK_WORKERS.contains(&word.split('.').next().unwrap_or_default()))
+    process.facts().is_some_and(is_task_worker)
+}
+
+fn is_task_worker(facts: &ProcessFacts) -> bool {
+    let starts_worker = |argv: &[SafeText]| {
+        let Some((program, arguments)) = argv.split_first() else { return false };
+        if program.starts_with(RAY_TITLE) || TASK_WORKERS.contains(&base_name(program)) {
+            return true;
+        }
+        let mut runs = arguments.iter().skip_while(|argument| argument.starts_with('-') && *argument != "-m");
+        match (base_name(program).starts_with("python"), runs.next()) {
+            (true, Some(flag)) if *flag == "-m" => runs.next().is_some_and(|module| {
+                TASK_WORKERS.contains(&module.as_str()) || module.starts_with("distributed.cli.")
+            }),
+            // The console script of a package has no suffix, unlike a script of the user.
+            (true, Some(script)) => TASK_WORKERS.contains(&base_name(script)),
+            _ => false,
+        }
     };
-    is_worker(&facts.argv) || facts.ancestors.first().is_some_and(|parent| is_worker(&parent.argv))
+    starts_worker(&facts.argv) || facts.ancestors.first().is_some_and(|parent| starts_worker(&parent.argv))
 }
 
 /// The port on which this process listens, as a server that its user wrote does; `None` for ranks of a distributed job,
@@ -250,5 +266,30 @@ mod tests {
         };
         let worker = ProcessFacts { ancestors: vec![parent], ..facts("python", "python -c spawn_main()") };
         assert!(is_model_server(&worker));
+    }
+
+    #[test]
+    fn workers_of_a_scheduler_are_recognised_by_program_console_script_and_module() {
+        for argv in [
+            "ray::WorkerDict.actor",
+            "/opt/ray/raylet/raylet --node",
+            "dask worker tcp://a:8786",
+            "/opt/venv/bin/python /opt/venv/bin/celery -A tasks worker",
+            "python3 -u -m distributed.cli.dask_worker tcp://a:8786",
+            "python -m celery worker",
+        ] {
+            assert!(is_task_worker(&facts("python", argv)), "{argv}");
+        }
+        for argv in [
+            "python distributed.py",
+            "python -m distributed.train",
+            "python train.py --mode distributed",
+            "python -u train.py celery",
+            "python celery.py",
+            "python -m torch.distributed.run train.py",
+            "",
+        ] {
+            assert!(!is_task_worker(&facts("python", argv)), "{argv}");
+        }
     }
 }
