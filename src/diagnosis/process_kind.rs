@@ -75,8 +75,9 @@ const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 29_400..=29_599;
 /// Debuggers that run a Python program.
 const DEBUGGERS: [&str; 6] = ["pdb", "ipdb", "pudb", "debugpy", "ptvsd", "pydevd.py"];
 
-/// The titles that servers and frameworks give to workers.
-const WORKER_TITLES: [&str; 2] = ["VLLM::", "sglang::"];
+/// The titles that servers and frameworks give to workers. The kernel keeps 15 characters of a title: the last one is that of
+/// `ray::ServeReplica`.
+const WORKER_TITLES: [&str; 3] = ["VLLM::", "sglang::", "ray::ServeRepli"];
 
 /// The title that Ray gives to its workers.
 const RAY_TITLE: &str = "ray::";
@@ -102,6 +103,13 @@ pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
 /// Whether this process, or its parent, waits for tasks from a scheduler: a worker of Ray, Dask or Celery.
 pub(super) fn waits_for_tasks(process: &Process) -> bool {
     process.facts().is_some_and(is_task_worker)
+}
+
+/// Whether this process, or its parent, is a worker of Ray, which may be a rank of a job. Tasks of Dask and Celery are
+/// independent.
+pub(super) fn is_ray_worker(facts: &ProcessFacts) -> bool {
+    let lines = std::iter::once(&facts.argv).chain(facts.ancestors.first().map(|parent| &parent.argv));
+    lines.filter_map(|argv| argv.first()).any(|program| program.starts_with(RAY_TITLE))
 }
 
 fn is_task_worker(facts: &ProcessFacts) -> bool {
@@ -235,6 +243,7 @@ mod tests {
             ("python3", "python3 /srv/ComfyUI/main.py --listen"),
             ("python", "python generate.py --share"),
             ("python", "python model_server.py"),
+            ("ray::ServeRepli", "ray::ServeReplica:app:Model"),
         ] {
             assert!(is_model_server(&facts(name, argv)), "{argv}");
         }

@@ -152,8 +152,9 @@ rules! {
                 (critical). A batch job that was first seen idle counts if its CPU time shows earlier work; it warns \
                 after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers \
                 rest: info, or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a launcher with several ranks runs it and it uses \
-                no CPU. A server that was busy for long is info after 30 min; a worker of Ray, Dask or Celery that was at \
-                sustained work and whose log has stopped then warns after 45 min. A job that never used its GPUs, wrote a log, and has no \
+                no CPU. A server that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. \
+                Two or more workers of Ray in one job that were at sustained work and whose log has stopped warn after \
+                45 min. A job that never used its GPUs, wrote a log, and has no \
                 connection and no listening port, is info after 20 min and warns after 40 min. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",

@@ -7,6 +7,7 @@ use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::gpu_state::HELD_MIB;
 use crate::diagnosis::host_diagnosis::EndedJob;
+use crate::diagnosis::process_kind::is_ray_worker;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobGpu, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
@@ -66,8 +67,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server whose start hangs does not listen yet.
         _ if job.is_server && never_began => Escalation::one(Severity::Info, limits.crit_after),
-        // Workers of a scheduler may have no task. Those that computed and logged without a break until now hang.
-        (_, true) if job.is_server && !job.is_model_server && is_log_silent(context, job) => {
+        // Workers of a scheduler may have no task. Ranks that computed and logged without a break until now hang.
+        (_, true)
+            if job.is_server && !job.is_model_server && are_ranks(context, job) && is_log_silent(context, job) =>
+        {
             Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
         }
         // A server that was busy may have no requests now.
@@ -180,6 +183,14 @@ fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
             || context.members(job).any(names_other_hosts)
     };
     matches!(job.key, JobKey::Slurm { .. }) || (is_distributed() && context.members(job).all(has_launcher))
+}
+
+/// Whether the workers of a scheduler are ranks of one job: at least two, all of Ray. A worker alone, and those of Dask and
+/// Celery, may have finished their tasks.
+fn are_ranks(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_rank = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(is_ray_worker);
+    let has_peers = job.members.len() >= 2 || context.peers.certain_parts(job, context.host.id).next().is_some();
+    has_peers && context.members(job).all(is_rank)
 }
 
 /// Whether a process or its launcher was started for more than one host.

@@ -599,20 +599,37 @@ fn a_busy_server_with_clients_whose_log_stopped_before_the_first_sample_is_info(
 }
 
 #[test]
-fn task_workers_that_computed_and_logged_until_now_warn_after_45_minutes() {
-    let run = |logs: bool| {
-        let mut tester = RuleTester::new(gpus(0..1));
+fn ranks_of_ray_that_computed_and_logged_until_now_warn_after_45_minutes() {
+    let run = |command: &str, ranks: u16, logs: bool| {
+        let mut tester = RuleTester::new(gpus(0..u32::from(ranks)));
         tester.interval = 30.0;
         let logging = |mut sample: TestSample, age: f64| {
-            sample.processes[0].reading.log_age_seconds = logs.then_some(age);
+            let cores = sample.processes[0].reading.cpu_percent;
+            sample.gpus = vec![sample.gpus[0].clone(); usize::from(ranks)];
+            let raylet = ["/opt/ray/raylet"].map(SafeText::new).to_vec();
+            let parent =
+                Ancestor { pid: 3, uid: Some(1000), name: "raylet".into(), argv: raylet, ..Ancestor::default() };
+            sample.processes = (0..ranks)
+                .map(|gpu| {
+                    let mut rank = process(7 + u32::from(gpu), command, &[(gpu, 40)]);
+                    rank.reading.cpu_percent = cores;
+                    rank.reading.log_age_seconds = logs.then_some(age);
+                    rank.facts.ancestors = vec![parent.clone()];
+                    rank
+                })
+                .collect();
             sample
         };
-        tester.run(3600.0, |tester, passed| logging(works(tester, "ray::WorkerDict.actor"), passed % 60.0));
-        tester.run(3000.0, |tester, passed| logging(idles(tester, "ray::WorkerDict.actor", 0.0), 60.0 + passed));
-        tester.fired()
+        tester.run(3600.0, |tester, passed| logging(works(tester, command), passed % 60.0));
+        tester.run(3000.0, |tester, passed| logging(idles(tester, command, 0.0), 60.0 + passed));
+        let stalled = |(rule, severity): (&'static str, &'static str)| (rule == "job-stalled").then_some(severity);
+        tester.fired().into_iter().filter_map(stalled).collect::<Vec<_>>()
     };
-    assert_eq!(run(true), [("job-stalled", "info"), ("job-stalled", "warn")]);
-    assert_eq!(run(false), [("job-stalled", "info")], "it may have no task");
+    assert_eq!(run("ray::WorkerDict.actor", 2, true), ["info", "warn"]);
+    assert_eq!(run("ray::WorkerDict.actor", 2, false), ["info"], "they may have no task");
+    assert_eq!(run("ray::WorkerDict.actor", 1, true), ["info"], "its queue may be empty");
+    assert_eq!(run("ray::ServeReplica:app:Model", 2, true), ["info"], "it may have no requests");
+    assert_eq!(run("dask worker tcp://a:8786", 2, true), ["info"], "the batch may be done");
 }
 
 #[test]
