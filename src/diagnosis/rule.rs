@@ -299,7 +299,8 @@ rules! {
         topic: Job,
         fires: "For your own processes, for root all: the GPU is busy, or its utilisation is unknown, and the file behind \
                 stdout or stderr was not written for 30 min and for ten times its median gap between writes, after at \
-                least 10 observed writes. A server on a MIG instance must use the CPU. A model server that was \
+                least 10 observed writes. A server on a MIG instance must use the CPU \
+                for 5 min. A model server that was \
                 seen only in this state counts if it has been at least 90 % busy for 30 min with clients connected, and \
                 wrote to its log for half an hour before.",
         means: "The job may have stopped making progress, or only stopped reporting it.",

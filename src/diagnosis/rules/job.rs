@@ -430,10 +430,13 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         };
         let gap = log.median_gap().filter(|_| f64::from(log.writes) >= limits.writes);
         let busy = f64::from(job.gpus.iter().filter_map(|gpu| gpu.activity).max().unwrap_or(0));
-        // Without a reading of the GPU, the CPU tells whether a server has requests.
-        let is_busy = busy >= limits.utilization || (job.is_blind && !(job.is_server && job.idle_run.is_some()));
+        // Without a reading of the GPU, the CPU tells whether a server has requests. A health check uses it for a moment.
+        let is_judged_by_cpu = job.is_blind && job.is_server && busy < limits.utilization;
+        let uses_cpu = job.cores.is_some() && job.idle_run.is_none();
+        let is_busy = if is_judged_by_cpu { uses_cpu } else { busy >= limits.utilization || job.is_blind };
+        let needed = if is_judged_by_cpu { SERVER_CPU_SECONDS } else { 0.0 };
         let (after, lasts) = match gap {
-            Some(gap) if is_busy => (limits.after.max(limits.gaps * gap), 0.0),
+            Some(gap) if is_busy => (limits.after.max(limits.gaps * gap), needed),
             None if is_busy_server(context, job, process, age) => (limits.after, limits.after),
             _ => continue,
         };
@@ -473,6 +476,8 @@ fn is_busy_server(context: &RuleContext, job: &JobTrack, process: &ProcessTrack,
         && context.members(job).any(|process| process.is_connected)
 }
 
+/// How long a server whose GPU is not read must use the CPU before it counts as busy, in seconds.
+const SERVER_CPU_SECONDS: f64 = 300.0;
 /// The utilisation from which a server is busy all the time, in percent.
 const SERVER_BUSY_PERCENT: f64 = 90.0;
 

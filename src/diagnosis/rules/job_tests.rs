@@ -599,6 +599,28 @@ fn a_busy_server_with_clients_whose_log_stopped_before_the_first_sample_is_info(
 }
 
 #[test]
+fn a_server_whose_gpu_is_not_read_must_use_the_cpu_for_five_minutes() {
+    let run = |cores: &dyn Fn(f64) -> Option<f32>| {
+        let mut infos = gpus(0..1);
+        infos[0].mig_parent_uuid = Some("GPU-parent".into());
+        let mut tester = RuleTester::new(infos);
+        tester.run(7200.0, |tester, passed| {
+            let mut sample = idles(tester, "vllm serve qwen", 0.0);
+            sample.gpus[0].utilization_percent = None;
+            sample.processes[0].gpus[0].sm_percent = None;
+            sample.processes[0].reading.cpu_percent = cores(passed).map(|cores| cores * 100.0);
+            let age = if passed < 1800.0 { passed % 60.0 } else { passed - 1800.0 };
+            sample.processes[0].reading.log_age_seconds = Some(age);
+            sample
+        });
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "log-silent").collect::<Vec<_>>()
+    };
+    assert_eq!(run(&|_| Some(1.0)), [("log-silent", "info")]);
+    assert_eq!(run(&|passed| Some(if passed % 600.0 < 30.0 { 1.0 } else { 0.0 })), [], "a health check");
+    assert_eq!(run(&|_| None), [], "its CPU is not known");
+}
+
+#[test]
 fn ranks_of_ray_that_computed_and_logged_until_now_warn_after_45_minutes() {
     let run = |command: &str, ranks: u16, logs: bool| {
         let mut tester = RuleTester::new(gpus(0..u32::from(ranks)));
