@@ -466,11 +466,13 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
 
 /// Whether a model server computes for connected clients and is one that logs: a server writes a line per request, or every few
 /// seconds. It may have written the last one before gpufleet started.
+/// Where the first age is at most one interval, the file system shows no times, and the age begins with the probe.
 fn is_busy_server(context: &RuleContext, job: &JobTrack, process: &ProcessTrack, log_age: f64) -> bool {
+    let interval = context.host.interval().as_secs_f64();
     let log_lived = process.age.map_or(0.0, |age| age - log_age);
     let is_busy = |gpu: &JobGpu| gpu.activity.is_some_and(|activity| f64::from(activity) >= SERVER_BUSY_PERCENT);
     job.is_model_server
-        && process.log.as_ref().is_some_and(|log| log.writes == 0)
+        && process.log.as_ref().is_some_and(|log| log.writes == 0 && log.first_age > Some(interval))
         && log_lived >= context.limits.log_silent.after
         && job.gpus.iter().any(is_busy)
         && context.members(job).any(|process| process.is_connected)

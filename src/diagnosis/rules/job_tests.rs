@@ -596,6 +596,7 @@ fn a_busy_server_with_clients_whose_log_stopped_before_the_first_sample_is_info(
     assert_eq!(run("vllm serve qwen", 0, 7000.0), [], "nobody waits for it");
     assert_eq!(run("vllm serve qwen", 3, 9900.0), [], "it never logged requests");
     assert_eq!(run("python train.py", 3, 7000.0), [], "it may log once per epoch");
+    assert_eq!(run("vllm serve qwen", 3, 0.0), [], "on a network file system the age starts with the probe");
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub(crate) struct ProcessTrack {
 pub(crate) struct LogTrack {
     /// The last reported age, and how often it was repeated.
     reported: Option<(f64, u32)>,
+    /// The age in the first report, in seconds. It is 0 on a network file system, where the probe sees only growth.
+    pub(crate) first_age: Option<f64>,
     /// When the log was last written.
     written_at: Option<f64>,
     pub(crate) writes: u32,
@@ -100,6 +102,7 @@ impl LogTrack {
     fn update(&mut self, age: Option<f64>, t: f64) {
         // If only growth is visible, a file that has just grown has no age.
         let age = age.unwrap_or(0.0);
+        self.first_age.get_or_insert(age);
         if let Some((reported, repeats)) = &mut self.reported
             && (*reported - age).abs() < f64::EPSILON
             && *repeats < MAX_LOG_AGE_REPEATS
