@@ -150,6 +150,12 @@ impl SimulatedHost {
         SafeText::from(format!("{:08x}-{:04x}-4000-a000-{boots:012}", self.id >> 32, self.id & 0xFFFF))
     }
 
+    /// The seconds since the last boot.
+    fn uptime(&self, time: f64) -> f64 {
+        let booted_at = self.events("reboot").map(|event| event.at).filter(|at| *at <= time).reduce(f64::max);
+        booted_at.map_or(self.up + time, |at| time - at)
+    }
+
     fn has_mismatch(&self) -> bool {
         self.active("mismatch").next().is_some()
     }
@@ -389,7 +395,7 @@ impl SimulatedHost {
             swap_free_bytes: Some(
                 (8 << 30) - active("swap", "gib").map_or(0, |gib| (gib.clamp(0.0, 8.0) * GIB) as u64),
             ),
-            uptime_seconds: Some(self.up + time),
+            uptime_seconds: Some(self.uptime(time)),
             pressure_io_percent: Some(pressure as f32),
             pressure_memory_percent: Some(active("swap", "pressure").unwrap_or(0.0) as f32),
             pressure_cpu_percent: Some(1.0),
