@@ -38,6 +38,9 @@ const REPEAT_LENGTHS: f64 = 4.0;
 /// The ends of short runs are forgotten after this time, in seconds.
 const REPEAT_REACH: f64 = 10_800.0;
 
+/// The uptime after a reboot may exceed the time without samples by this many seconds: samples are late.
+const BOOT_TOLERANCE: f64 = 60.0;
+
 /// The maximum number of events kept, per kind.
 const MAX_EVENTS: usize = 64;
 
@@ -69,7 +72,7 @@ pub(crate) struct Reboot {
     pub(crate) at: f64,
     /// The time without samples before it, in seconds.
     pub(crate) gap: f64,
-    /// The processes that were on a GPU before.
+    /// The processes that computed on a GPU before.
     pub(crate) ended: usize,
 }
 
@@ -234,8 +237,9 @@ impl HostDiagnosis {
     /// Updates the tracks with the current sample. Returns whether the processes or their jobs changed.
     pub(super) fn update(&mut self, host: &Host, limits: &Thresholds, sample_time: SampleTime) -> bool {
         let boot_id = host.hello.as_ref().and_then(|hello| hello.boot_id.clone());
-        let is_reboot = self.host_track.boot_id.is_some() && boot_id.is_some() && self.host_track.boot_id != boot_id;
-        if is_reboot {
+        let has_new_boot_id =
+            self.host_track.boot_id.is_some() && boot_id.is_some() && self.host_track.boot_id != boot_id;
+        if has_new_boot_id {
             self.reboot(host, limits, sample_time.t);
         }
         self.host_track.boot_id = boot_id.or(self.host_track.boot_id.take());
@@ -252,13 +256,19 @@ impl HostDiagnosis {
         has_changed || has_moved
     }
 
-    /// Resets the tracks after a reboot: all processes have ended.
+    /// Resets the tracks after a reboot, which has ended all processes, or when the name of the host leads to another machine.
     fn reboot(&mut self, host: &Host, limits: &Thresholds, t: f64) {
-        let ended = std::mem::take(&mut self.processes);
-        let gap = self.host_track.sampled_at.map_or(0.0, |at| t - at);
-        self.host_track.reboot = Some(Reboot { at: t, gap, ended: ended.len() });
-        self.host_track.record_job_ends(ended.iter(), host, limits, t, true);
-        self.jobs.clear();
+        let known = std::mem::take(&mut self.processes);
+        let jobs = std::mem::take(&mut self.jobs);
+        let gap = self.host_track.sampled_at.map(|at| t - at);
+        // A machine that booted before the last sample of the other one is another machine: nothing is known to have ended.
+        let uptime = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.uptime_seconds);
+        let is_other_machine = uptime.zip(gap).is_some_and(|(uptime, gap)| uptime > gap + BOOT_TOLERANCE);
+        if !is_other_machine {
+            let ended = jobs.iter().map(|job| job.members.len()).sum();
+            self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended });
+            self.host_track.record_job_ends(known.iter(), host, limits, t, true);
+        }
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
         for gpu in &mut self.gpus {

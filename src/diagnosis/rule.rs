@@ -727,11 +727,12 @@ rules! {
         title: "a host was rebooted",
         short: "host was rebooted",
         topic: Host,
-        fires: "The boot id of a host changed while gpufleet watched it, also if no job was lost. Info for an hour.",
+        fires: "The boot id of a host changed while gpufleet watched it, also if no job was lost, and the host booted after \
+                the last sample. Info for an hour.",
         means: "An administrator rebooted the host, or it lost power or crashed. A power supply that is too weak trips \
                 when a GPU starts to work.",
         next: "Run `journalctl -b -1 -e` for the last messages before the reboot, and look at the log of the BMC.",
-        not: "a host that was not reachable for a while and kept its boot id",
+        not: "a host that was not reachable for a while and kept its boot id, a name that leads to another machine now",
         limits: "Does not know whether somebody wanted the reboot. Your jobs that ended with it warn (job-ended).",
         source: "/proc/sys/kernel/random/boot_id",
     }

@@ -329,7 +329,7 @@ pub(crate) fn is_reported_by_peer_host(context: &RuleContext, mount: &SafeText) 
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::{TestProcess, gpus, process};
-    use crate::wire::{Filesystem, ProcessState, SlurmJob, Snapshot};
+    use crate::wire::{Filesystem, GpuProcessKind, ProcessState, SlurmJob, Snapshot};
 
     fn quiet(tester: &mut RuleTester) -> TestSample {
         TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
@@ -399,6 +399,33 @@ mod tests {
         // A counter that falls was reset by a reboot.
         with_host(&mut tester, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(0));
         assert_eq!(tester.notified(), 2);
+    }
+
+    #[test]
+    fn another_machine_under_the_same_name_is_no_reboot() {
+        let run = |uptime: f64| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            let busy = |tester: &mut RuleTester, _: f64| {
+                let mut display = process(9, "Xorg", &[(0, 1)]);
+                display.gpus[0].kind = Some(GpuProcessKind::Graphics);
+                TestSample {
+                    gpus: vec![tester.gpu(97, 500.0, 40, 40)],
+                    processes: vec![process(7, "python train.py", &[(0, 40)]), display],
+                }
+            };
+            tester.run(900.0, busy);
+            tester.reboot(0);
+            let empty = |tester: &mut RuleTester, _: f64| TestSample {
+                gpus: vec![tester.gpu(0, 60.0, 0, 0)],
+                processes: vec![],
+            };
+            tester.run_edited(60.0, empty, |snapshot, passed| snapshot.host.uptime_seconds = Some(uptime + passed));
+            tester
+        };
+        assert_eq!(run(90_000.0).fired(), [], "it was up before");
+        let tester = run(8.0);
+        let sentence = &tester.finding("host-rebooted").sentence;
+        assert!(sentence.ends_with("; 1 program on its GPUs ended"), "a display server is none: {sentence}");
     }
 
     #[test]
