@@ -92,6 +92,8 @@ pub(super) struct Links<'a> {
     pub ports: Vec<(&'a SafeText, &'a LinkReading)>,
     /// Bytes a second in both directions over all ports. `None` if no counter was read.
     pub bytes_per_second: Option<f64>,
+    /// The same of the port with the most.
+    most_bytes_per_second: Option<f64>,
     /// By how much counters of errors and congestion rose in all examinations, by name.
     pub errors: BTreeMap<&'a str, u64>,
     /// The same for the counters of single ports: host, device and name of the counter.
@@ -104,7 +106,7 @@ impl Links<'_> {
     /// Whether the counters show trouble of the network, not only a full one.
     pub(super) fn has_trouble(&self) -> bool {
         let is_full = self.errors.keys().all(|name| CONGESTION_COUNTERS.contains(name));
-        let is_silent = self.bytes_per_second.is_some_and(|rate| rate <= FLAT_BYTES_PER_SECOND);
+        let is_silent = self.most_bytes_per_second.is_some_and(|rate| rate <= FLAT_BYTES_PER_SECOND);
         !self.errors.is_empty() && (!is_full || is_silent)
     }
 
@@ -213,6 +215,7 @@ impl<'a> Facts<'a> {
         let mut found = Links {
             ports: Vec::new(),
             bytes_per_second: None,
+            most_bytes_per_second: None,
             errors: BTreeMap::new(),
             port_errors: BTreeMap::new(),
             is_flat: Some(true),
@@ -243,6 +246,7 @@ impl<'a> Facts<'a> {
                 (Some(sent), Some(received)) if link.seconds > 0.0 => {
                     let rate = sent.saturating_add(received) as f64 / f64::from(link.seconds);
                     found.bytes_per_second = Some(found.bytes_per_second.unwrap_or(0.0) + rate);
+                    found.most_bytes_per_second = Some(found.most_bytes_per_second.unwrap_or(0.0).max(rate));
                     if rate > FLAT_BYTES_PER_SECOND {
                         found.is_flat = found.is_flat.and(Some(false));
                     }

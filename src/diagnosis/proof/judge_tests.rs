@@ -357,6 +357,14 @@ fn congestion_is_no_loss_and_blames_the_network_only_where_no_data_flows() {
         }
         assert_eq!(says(&job), busy, "{errors:?}");
     }
+    // Two ports with little more than half of the traffic of a flat one each.
+    let mut job = with_link_errors(&[("port_xmit_wait", 9)]);
+    for reading in job.ranks.iter_mut().flat_map(|rank| &mut rank.readings) {
+        for link in &mut reading.examination.links {
+            (link.seconds, link.sent_bytes, link.received_bytes) = (1.0, Some(600_000), Some(0));
+        }
+    }
+    assert_eq!(says(&job), Says::Network, "every port is flat");
 }
 
 #[test]
