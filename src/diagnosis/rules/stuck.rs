@@ -50,6 +50,9 @@ const WAITING_SM_PERCENT: f32 = 50.0;
 /// Without a power limit, the current power of a waiting GPU divided by its median at work, at most. GB10: 15 to 27 W
 /// against 45 W (vllm#46097).
 const UNLIMITED_POWER: f64 = 0.5;
+/// The utilisation of a hint differs from the one at work by at most this, in percent points. The one at work is known in
+/// steps of 10.
+const LEVEL_TOLERANCE: f32 = 5.0;
 /// While the log of a job grows, its work may go on: how long it is observed before it warns, and before it is critical, in
 /// seconds. Some jobs write heartbeats while they hang.
 const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
@@ -72,6 +75,8 @@ struct SpinningGpu {
     earlier: Option<f32>,
     /// Busy at a level below that of a collective that waits.
     is_partial: bool,
+    /// Only the power tells: the memory may be in use.
+    is_hint: bool,
 }
 
 /// How much longer stuck-spin waits for missing-rank, in seconds: it covers a short gap in the data of one host.
@@ -258,6 +263,7 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
         has_worked: earlier.is_some(),
         earlier,
         is_partial: false,
+        is_hint: false,
     })
 }
 
@@ -292,6 +298,7 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
         has_worked: true,
         earlier: None,
         is_partial,
+        is_hint: false,
     };
     let Some(watts) = stats.mean_power else {
         let is_still = stats.least_utilization >= Some(95)
@@ -321,11 +328,19 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     }
     // Nothing but the power tells, for example because the log belongs to another user. A slow state of the board looks alike.
     let level = level.filter(|_| is_far_below && !is_log_growing(context, job))?;
+    // A phase of other work has another utilisation.
+    let percent = track.level_run.map(|(_, mean)| mean)?;
+    let at_work = gpu.baseline.median_utilization();
+    let is_as_at_work =
+        at_work.is_some_and(|least| (least - LEVEL_TOLERANCE..=least + 10.0 + LEVEL_TOLERANCE).contains(&percent));
+    if f64::from(percent) < limits.utilization && !is_as_at_work {
+        return None;
+    }
     let stats = track.window.stats(level.since.max(t - LEVEL_AFTER));
     let (watts, variation) = (f64::from(stats.mean_power?), f64::from(stats.power_variation?));
     let is_constant = variation <= share_of_watts || variation * watts <= steady_watts;
     let is_hint = is_constant && watts <= UNLIMITED_POWER * f64::from(earlier);
-    is_hint.then_some(SpinningGpu { run: level, earlier: Some(earlier), is_partial: true, ..found })
+    is_hint.then_some(SpinningGpu { run: level, earlier: Some(earlier), is_partial: true, is_hint: true, ..found })
 }
 
 /// Returns the GPU if it is busy while its counters show neither tensor cores nor memory nor links at work, whatever its
@@ -352,6 +367,7 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
         has_worked,
         earlier: gpu.baseline.median_power().filter(|_| has_worked),
         is_partial: false,
+        is_hint: false,
     })
 }
 
@@ -379,6 +395,7 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
         has_worked: false,
         earlier: None,
         is_partial: false,
+        is_hint: false,
     })
 }
 
@@ -563,12 +580,14 @@ fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGp
                     || is_log_silent(context, job)
             }) && spinning.iter().all(|one| one.earlier.is_some() && !one.is_partial)
         }
-        _ => all_spin || job.rested_between,
+        // A server may work at a partial level.
+        _ => (all_spin || job.rested_between) && spinning.iter().all(|one| !one.is_partial),
     };
     job.is_model_server && is_sure && began - job.first_seen >= SERVER_SEEN_BEFORE
 }
 
-/// "reads 100 % busy for 10 min but draws 104 W of 700 W (was 560 W) and accesses no memory".
+/// "reads 100 % busy for 10 min but draws 104 W of 700 W (was 560 W) and accesses no memory". A hint does not mention the
+/// memory.
 fn describe_readings(context: &RuleContext, spinning: &[&SpinningGpu], lasted: f64) -> String {
     let (reads, draws, accesses) = if context.is_one_gpu(spinning.iter().map(|one| one.position)) {
         ("reads", "draws", "accesses")
@@ -580,6 +599,7 @@ fn describe_readings(context: &RuleContext, spinning: &[&SpinningGpu], lasted: f
     let earlier = mean(spinning, |one| one.earlier).map_or_else(String::new, |watts| format!(" (was {watts:.0} W)"));
     let memory = if spinning.iter().any(|one| one.is_partial) { "little memory" } else { "no memory" };
     match format_power(spinning) {
+        Some(power) if spinning.iter().any(|one| one.is_hint) => format!("{busy} but {draws} {power}{earlier}"),
         Some(power) => format!("{busy} but {draws} {power}{earlier} and {accesses} {memory}"),
         None => format!("{busy} but {accesses} {memory}"),
     }

@@ -322,27 +322,32 @@ fn a_board_without_a_power_limit_may_vary_far_below_its_work() {
 
 #[test]
 fn half_the_power_at_a_constant_level_is_a_hint_on_a_board_without_a_limit() {
-    let run = |seconds: f64, watts: f32, deviation: f32| {
+    let run_at = |at_work: u8, utilization: u8, seconds: f64, watts: f32, deviation: f32| {
         let mut infos = gpus(0..1);
         infos[0].power_limit_watts = None;
         let mut tester = RuleTester::new(infos);
-        let mut reading = |seconds, watts: f32, deviation: f32| {
+        let mut reading = |seconds, utilization: u8, watts: f32, deviation: f32| {
             tester.run(seconds, |tester, _| TestSample {
                 gpus: vec![GpuReading {
                     power_watts: Some(watts + tester.noise(deviation)),
-                    ..tester.gpu(95, watts, 33, 20)
+                    ..tester.gpu(utilization, watts, 33, 20)
                 }],
                 processes: ranks(1, 1.0),
             });
         };
-        reading(1200.0, 45.0, 5.0);
-        reading(seconds, watts, deviation);
+        reading(1200.0, at_work, 45.0, 5.0);
+        reading(seconds, utilization, watts, deviation);
+        let hint = tester.findings().into_iter().find(|finding| finding.rule.word() == "stuck-spin");
+        assert!(hint.is_none_or(|finding| !finding.sentence.contains("memory")), "it was not judged");
         tester.firing()
     };
+    let run = |seconds: f64, watts: f32, deviation: f32| run_at(95, 95, seconds, watts, deviation);
     assert_eq!(run(1300.0, 19.0, 0.4), [("stuck-spin", "info")]);
     assert_eq!(run(600.0, 19.0, 0.4), [], "too short");
     assert_eq!(run(1300.0, 27.0, 0.4), [], "too much power");
     assert_eq!(run(1300.0, 19.0, 6.0), [], "the power varies");
+    assert_eq!(run_at(95, 40, 1300.0, 19.0, 0.4), [], "another phase of the work");
+    assert_eq!(run_at(75, 75, 1300.0, 19.0, 0.4), [("stuck-spin", "info")], "as busy as at work");
 }
 
 /// Busy GPUs at this power whose counters show tensor cores, memory and NVLink at work in percent and bytes per second, with
