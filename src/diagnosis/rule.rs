@@ -268,7 +268,7 @@ rules! {
                 10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook or a server 0.15. Info \
                 after 1 h. Warn after 4 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
                 that was at sustained work; any other program may wait for requests and warns after 12 h. Always info \
-                for a known model server, for a single process that listens on a TCP port and was not seen training, and \
+                for a known model server, for a worker of Ray, Dask or Celery, for a single process that listens on a TCP port and was not seen training, and \
                 for a job of which each process rests or polls on one core without reads or writes.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",

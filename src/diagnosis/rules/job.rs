@@ -314,7 +314,8 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
             (None, false) => "observed",
         };
         let server = match port {
-            _ if job.is_server => ", a model server".to_owned(),
+            _ if job.is_model_server => ", a model server".to_owned(),
+            _ if job.is_server => ", waits for tasks".to_owned(),
             Some(port) => format!(", listens on port {port}"),
             None => String::new(),
         };

@@ -735,6 +735,17 @@ fn a_server_that_answers_health_checks_is_idle() {
 }
 
 #[test]
+fn an_idle_server_and_an_idle_worker_of_a_scheduler_are_named() {
+    for (command, end) in [("vllm serve qwen", ", a model server"), ("ray::WorkerDict.actor", ", waits for tasks")] {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        tester.run(4200.0, |tester, _| idles(tester, command, 0.0));
+        let sentence = &tester.finding("idle-hog").sentence;
+        assert!(sentence.ends_with(end), "{sentence}");
+    }
+}
+
+#[test]
 fn memory_held_by_processes_that_poll_is_info() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.interval = 30.0;
