@@ -92,11 +92,11 @@ pub(super) struct Links<'a> {
     pub ports: Vec<(&'a SafeText, &'a LinkReading)>,
     /// Bytes a second in both directions over all ports. `None` if no counter was read.
     pub bytes_per_second: Option<f64>,
-    /// The same of the port with the most.
+    /// Bytes a second in both directions over the busiest port. `None` if no counter was read.
     most_bytes_per_second: Option<f64>,
     /// By how much counters of errors and congestion rose in all examinations, by name.
     pub errors: BTreeMap<&'a str, u64>,
-    /// The same for the counters of single ports: host, device and name of the counter.
+    /// By how much each counter of errors and congestion rose on a single port, by host, device and name.
     port_errors: BTreeMap<(&'a str, &'a str, &'a str), u64>,
     /// No port carries data and no such counter rose. `None` if a host of the job has no counters.
     pub is_flat: Option<bool>,
