@@ -82,9 +82,9 @@ rules! {
                 moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its memory (5 % of the bandwidth) or uses \
                 its tensor cores (2 %) works. Where these counters (GPM) showed work for 5 min before, a GPU that is 90 % busy \
                 for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 MB/s and half of its SMs at most spins, \
-                whatever its power. On a board without a power limit, the threshold is half of the median power at work; where \
-                neither memory accesses nor the log tell more, a constant power below it for 15 min at a constant \
-                utilisation of at least 90 %, or as at work, is info. The confidence is \"certain\" if at least two GPUs, all of the job, spin and its log \
+                whatever its power. On a board without a power limit, the threshold is half of the median power at work. If memory \
+                accesses and log show nothing, constant power below it for 15 min is info, while the GPU is at least 90 % busy or \
+                as busy as at work. The confidence is \"certain\" if at least two GPUs, all of the job, spin and its log \
                 has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
