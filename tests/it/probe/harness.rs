@@ -3,7 +3,7 @@
 use crate::fake_driver::{FakeDriver, probe_program};
 use gpufleet::wire::codec::{decode, encode};
 use gpufleet::wire::{Hello, Inventory, Message, ProcessFacts, Reply, ReplyOutcome, Request, SafeText, Snapshot};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -98,6 +98,15 @@ impl Probe {
         self.next_id += 1;
         self.request(&Request::Heartbeat { id: self.next_id, last_sequence });
         self.next_id
+    }
+
+    /// Sends a heartbeat to a probe that may end at any moment, even before this side has read its last message.
+    pub(super) fn heartbeat_to_ending_probe(&mut self) {
+        self.next_id += 1;
+        let line = encode(&Request::Heartbeat { id: self.next_id, last_sequence: None }).expect("encodes");
+        if let Err(error) = self.stdin.as_mut().expect("stdin is open").write_all(&line) {
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "the probe reads");
+        }
     }
 
     /// Receives the next message. Returns a snapshot, or `None` for every other message.

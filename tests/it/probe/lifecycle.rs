@@ -346,7 +346,7 @@ fn wait_for_exit(probe: &mut Probe) -> Option<i32> {
             _ => assert!(start.elapsed() < TIMEOUT, "the probe does not end"),
         }
         if start.elapsed() < TIMEOUT / 4 && probe.farewell.is_none() {
-            probe.heartbeat(None);
+            probe.heartbeat_to_ending_probe();
         }
     }
 }
