@@ -51,7 +51,19 @@ const SERVER_SCRIPTS: [&str; 10] =
 const SERVER_OPTIONS: [&str; 5] = ["--share", "--listen", "--server-port", "--server_port", "--server-name"];
 
 /// Programs, console scripts and modules whose processes wait for tasks from a scheduler.
-const TASK_WORKERS: [&str; 5] = ["raylet", "dask", "dask-worker", "celery", "flower-client-app"];
+const TASK_WORKERS: [&str; 10] = [
+    "raylet",
+    "dask",
+    "dask-worker",
+    "dask-cuda-worker",
+    "dask_cuda.cli",
+    "celery",
+    "flower-client-app",
+    // Workers of queues in Redis or RabbitMQ.
+    "rq",
+    "dramatiq",
+    "huey_consumer",
+];
 
 /// Words that start the ranks of a distributed job, of which one listens for the others.
 const RANK_STARTERS: [&str; 9] = [
@@ -285,6 +297,9 @@ mod tests {
             "dask worker tcp://a:8786",
             "/opt/venv/bin/python /opt/venv/bin/celery -A tasks worker",
             "python3 -u -m distributed.cli.dask_worker tcp://a:8786",
+            "/opt/venv/bin/python /opt/venv/bin/dask-cuda-worker tcp://a:8786",
+            "python -m dask_cuda.cli worker tcp://a:8786",
+            "/usr/bin/python3 /usr/local/bin/rq worker gpu",
             "python -m celery worker",
         ] {
             assert!(is_task_worker(&facts("python", argv)), "{argv}");
