@@ -268,7 +268,7 @@ fn a_hang_after_a_restart_is_compared_with_the_saved_baseline() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(1800.0, working);
     let mut next = restarted(&tester, 3600.0);
-    next.run(420.0, |tester, _| TestSample {
+    next.run(720.0, |tester, _| TestSample {
         gpus: vec![tester.gpu(100, 104.0, 0, 40)],
         processes: vec![process(7, "python train.py", &[(0, 40)])],
     });

@@ -70,22 +70,26 @@ rules! {
         short: "busy at idle power",
         topic: StuckJob,
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
-                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 % or 2 W), after at least 5 \
-                min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
-                at no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter of its memory accesses; \
-                at no more than 75 % if memory accesses are not reported, or if the log has stopped. Boards without \
-                power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; later if the job waited \
-                that long before and went on by itself. While another rank works (it computes, reads, writes, uses the \
-                CPU or shows signs of life, also on a host that certainly runs the same job), the others may be waiting for it: the finding is \
-                then info after 10 min, and counting starts again when that work ends. While the job's log grows, warn \
-                after 20 min. Info if the GPU is only partly busy at a constant level, or beside a lost GPU. A GPU that \
-                moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its memory (5 % of the bandwidth) or uses \
-                its tensor cores (2 %) works. Where these counters (GPM) showed work for 5 min before, a GPU that is 90 % busy \
-                for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 MB/s and half of its SMs at most spins, \
-                whatever its power. On a board without a power limit, the threshold is half of the median power at work. If memory \
-                accesses and log show nothing, constant power below it for 15 min is info, while the GPU is at least 90 % busy or \
-                as busy as at work. The confidence is \"certain\" if at least two GPUs, all of the job, spin and its log \
-                has stopped.",
+                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 % or 2 W), after at least \
+                5 min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) at \
+                no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter of its \
+                memory accesses; at no more than 75 % if memory accesses are not reported, or if the log has stopped. Or, \
+                at 95 % busy, its steady power is at most half of that at work above an idle context for 10 min, whatever \
+                the memory, while at least two signs tell that the job stopped: its log is silent, the workers that fed it \
+                rest, or another of its ranks or its launcher ended; with one of these signs after 26 min. Boards without \
+                power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; later if the job waited that \
+                long before and went on by itself; after 10 min if a rank worked on the host at first; after 11 and 20 min \
+                for a job on a single GPU if nothing but the GPU tells. While another rank works (it computes, reads, \
+                writes, uses the CPU or shows signs of life, also on a host that certainly runs the same job), the others \
+                may be waiting for it: the finding is then info after 10 min, and counting starts again when that work \
+                ends. While the job's log grows, warn after 20 min. Info if the GPU is only partly busy at a constant \
+                level, or beside a lost GPU. A GPU that moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its \
+                memory (5 % of the bandwidth) or uses its tensor cores (2 %) works. Where these counters (GPM) showed work \
+                for 5 min before, a GPU that is 90 % busy for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 \
+                MB/s and half of its SMs at most spins, whatever its power. On a board without a power limit, the \
+                threshold is half of the median power at work. If memory accesses and log show nothing, constant power \
+                below it for 15 min is info, while the GPU is at least 90 % busy or as busy as at work. The confidence is \
+                \"certain\" if at least two GPUs, all of the job, spin and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares all ranks and names the one for which the others wait. \
@@ -108,14 +112,15 @@ rules! {
         title: "looks stuck; seen only after it hung",
         short: "busy at idle power",
         topic: StuckJob,
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or at a constant power of up to a \
-                quarter of the range above an idle context without any memory access. Warn after 10 min, critical \
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or at \
+                a constant power of up to a quarter of the range above an idle context without any memory access; if its \
+                log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after 10 min, critical \
                 after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, \
                 which has no peer to wait for, while a rank or another GPU of the job works, and while its log grows. A \
-                model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began \
-                to spin on all of its GPUs, or if all of them rested between earlier requests; on a single GPU, if the power \
-                at work was seen and the log has stopped, or the counters of GPM rest. The confidence is \
-                \"likely\" when at least two GPUs of the job are flat at the same time.",
+                model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began to \
+                spin on all of its GPUs, or if all of them rested between earlier requests; on a single GPU, if the power \
+                at work was seen and the log has stopped, or the counters of GPM rest. The confidence is \"likely\" when \
+                at least two GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -143,19 +148,21 @@ rules! {
         title: "a job worked before and does nothing now",
         short: "stopped working",
         topic: StuckJob,
-        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
-                processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
-                child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
-                single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
-                ranks of a launcher warn in any case; another process is info, since it may wait for requests. If the \
+        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its processes \
+                uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no child process, \
+                reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a single process), \
+                critical after 30 min if it was at sustained work before. A Slurm job or several ranks of a launcher warn \
+                in any case; another process is info, since it may wait for requests, and warns after 40 min if its log \
+                has stopped and the workers that fed it rest, or if it wrote its log also while it paused before. If the \
                 job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
-                (critical). A batch job that was first seen idle counts if its CPU time shows earlier work; it warns \
-                after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers \
-                rest: info, or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a launcher with several ranks runs it and it uses \
-                no CPU. A server that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. \
-                Two or more workers of Ray in one job that were at sustained work and whose log has stopped warn after \
-                45 min. A job that never used its GPUs, wrote a log, and has no \
-                connection and no listening port, is info after 20 min and warns after 40 min. While the log of the job grows, it is info and warns after 45 min.",
+                (critical). A batch job that was first seen idle counts if its CPU time shows earlier work; it warns after \
+                40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers rest: info, \
+                or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a \
+                launcher with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 \
+                min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
+                work and whose log has stopped warn after 45 min. A job that never used its GPUs, wrote a log, and has no \
+                connection and no listening port, is info after 20 min and warns after 40 min; a single process of Slurm \
+                also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -170,22 +177,23 @@ rules! {
         title: "GPUs wait for input data",
         short: "waits for input data",
         topic: Job,
-        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
-                finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
-                busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
-                20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
-                it may evaluate or prepare data; later if it paused that long before. Info at less than half of the \
-                earlier utilisation for 20 min, or for 35 min if the cause is unknown.",
+        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The finding \
+                names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % busy), storage \
+                (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or \
+                unknown. A job that stopped at once is info first and warns after half an hour, since it may evaluate or \
+                prepare data; later if it paused that long before. Info at less than half of the earlier utilisation for \
+                20 min, or for 35 min if the cause is unknown; it warns 10 min later if twice as many tasks as CPUs want \
+                to run. Info while the GPUs do nothing at all and the workers use the CPU: they finish something.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
               data to a local disk.",
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
-        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
-                 is info after 25 min if its workers or its storage are the cause, or after 35 min if it works in \
-                 short bursts. Below 65 % it is info after 35 min if the workers use 95 % of a core each, on average, while the main \
-                 process waits.",
+        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % is \
+                 info after 25 min if its workers or its storage are the cause, or after 35 min if it works in short \
+                 bursts or its main process uses a whole core. Below 65 % it is info after 35 min if the workers use 95 % \
+                 of a core each, on average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -193,8 +201,9 @@ rules! {
         title: "a thread is in uninterruptible sleep",
         short: "hangs in disk sleep",
         topic: StuckJob,
-        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. \
-               Warn after 2 min, critical after 5 min if the process holds GPU memory.",
+        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. Warn \
+                after 2 min, critical after 5 min if the process holds GPU memory. Info while the process writes or reads: \
+                it waits for slow storage.",
         means: "The kernel waits for storage or for a driver. No signal, not even KILL, ends the process before the \
                wait ends.",
         next: "Run `cat /proc/PID/stack` as root to see what it waits for. Check `dmesg` and the network \
@@ -235,8 +244,9 @@ rules! {
         title: "workers outlived their job",
         short: "workers outlived their job",
         topic: Job,
-        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
-               to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin.",
+        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen to \
+                lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
+                launcher, power as low as that of a spin is enough.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -264,12 +274,13 @@ rules! {
         title: "GPU memory held for hours without work",
         short: "memory held, no work",
         topic: Job,
-        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within \
-                10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook or a server 0.15. Info \
-                after 1 h. Warn after 4 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
-                that was at sustained work; any other program may wait for requests and warns after 12 h. Always info \
-                for a known model server, for a worker of Ray, Dask or Celery, for a single process that listens on a TCP port and was not seen training, and \
-                for a job of which each process rests or polls on one core without reads or writes.",
+        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within 10 \
+                min does not count), and it uses at most 0.05 CPU cores for each process; a notebook or a server 0.15. \
+                Info after 1 h. Warn after 4 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
+                that was at sustained work; any other program may wait for requests and warns after 12 h. Always info for \
+                a known model server, for a worker of Ray, Dask or Celery, for a single process that listens on a TCP port \
+                and was not seen training, and for a job of which each process rests or polls on one core without reads or \
+                writes.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",
         not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \
@@ -283,9 +294,10 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
-                s, the kernel killed a process because memory ran out, or the host rebooted. Also when a program ends \
-                for the fourth time after runs of about the same length, within half an hour or four times that length.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, \
+                the kernel killed a process because memory ran out, or the host rebooted. Also when a program ends for the \
+                fourth time after runs of about the same length, within half an hour or four times that length; warn from \
+                the eighth time if it is your job.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -299,10 +311,10 @@ rules! {
         topic: Job,
         fires: "For your own processes, for root all: the GPU is busy, or its utilisation is unknown, and the file behind \
                 stdout or stderr was not written for 30 min and for ten times its median gap between writes, after at \
-                least 10 observed writes. A server on a MIG instance must use the CPU \
-                for 5 min. A model server that was \
+                least 10 observed writes. A server on a MIG instance must use the CPU for 5 min. A model server that was \
                 seen only in this state counts if it has been at least 90 % busy for 30 min with clients connected, and \
-                wrote to its log for half an hour before.",
+                wrote to its log for half an hour before. Warn after 45 min, and five times the longest gap, if all GPUs \
+                have been 97 % busy at one level since then and the process writes and reads nothing else.",
         means: "The job may have stopped making progress, or only stopped reporting it.",
         next: "Read the log with `tail`. If it is your job, press W, or run `gpufleet why HOST:PID`.",
         not: "a program that rarely writes",
@@ -328,12 +340,12 @@ rules! {
         title: "one GPU of a job does less than the others",
         short: "one GPU lags behind",
         topic: Job,
-        fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and \
-               draws 25 % less power than the median of the others, or runs at 85 % of their clock or less, for 10 \
-               min. Warn at 70 % of their clock, otherwise info. Or the GPUs of one host run at 85 % or less of the clock \
-               of those on the other hosts that certainly run the same job on the same model, all of them busy; or they became less busy than 80 %, by 15 points below the other hosts, \
-               which are at least 95 % busy (info). The finding adds \
-               a PCIe link, a number of active NVLinks or repeated packets that differ from the other GPUs.",
+        fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and draws 25 \
+                % less power than the median of the others, or runs at 85 % of their clock or less, for 10 min. Warn at 70 \
+                % of their clock, otherwise info. Or the GPUs of one host run at 85 % or less of the clock of those on the \
+                other hosts that certainly run the same job on the same model, all of them busy; or they became less busy \
+                than 80 %, by 15 points below the other hosts, which are at least 95 % busy (info). The finding adds a \
+                PCIe link, a number of active NVLinks or repeated packets that differ from the other GPUs.",
         means: "A straggler: a slow data shard, a throttled or degraded GPU or link, or a rank with extra work on the host.",
         next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
         not: "a pipeline, whose stages were never balanced",
@@ -463,9 +475,10 @@ rules! {
         title: "heat slows a GPU down",
         short: "slowed down by heat",
         topic: Hardware,
-        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
-               according to the violation time counter, or to reason bit 0x40 if there is no counter. When the \
-               software thermal slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less.",
+        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, according \
+                to the violation time counter, or to reason bit 0x40 if there is no counter. When the software thermal \
+                slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less, or after 20 min if the \
+                other GPUs of its job run at clocks a third higher.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
@@ -544,7 +557,8 @@ rules! {
         short: "power limit below the others",
         topic: Hardware,
         fires: "For 5 min, the power limit of a GPU is below 90 % of the median of the other GPUs of its model on the \
-               host, and fewer than half of them are as low. Always info.",
+                host, and fewer than half of them are as low. Info; warn after 20 min while a job on several GPUs runs \
+                into this limit.",
         means: "Somebody lowered the limit and forgot it, or the board lowered it itself. A job on all GPUs runs at the \
                speed of the slowest.",
         next: "Run `nvidia-smi -q -d POWER -i GPU`, and `sudo nvidia-smi -i GPU -pl WATTS` to set the limit.",
@@ -557,9 +571,10 @@ rules! {
         title: "a busy GPU stays at a low clock without a reason",
         short: "clock stays low",
         topic: Hardware,
-        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the \
-               driver gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 \
-               or slower, or if another GPU of its model on the host works at 80 % of the maximum; otherwise info.",
+        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the driver \
+                gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 or slower, \
+                or if another GPU of its model on the host works at 80 % of the maximum; otherwise info, and warn after 15 \
+                min if its clock under load was twice as high before.",
         means: "The driver did not leave a low performance state, often after a driver error or a change of the power \
                supply.",
         next: "Run `nvidia-smi -q -d CLOCK,PERFORMANCE -i GPU`. End the job and reset the GPU, or reboot.",
@@ -615,14 +630,15 @@ rules! {
         title: "an NVLink of a GPU has errors",
         short: "NVLink errors",
         topic: Hardware,
-        fires: "Within one hour, NVLinks of the GPU sent packets again or were trained again (info, warn from 100 times), or \
-               they counted 100 CRC errors per second over 10 min (warn).",
+        fires: "Within one hour, NVLinks of the GPU sent packets again or were trained again (info, warn from 100 times), \
+                or they counted 100 CRC errors per second over 10 min (warn).",
         means: "A link or an NVSwitch port is failing: collectives between GPUs slow down, and may abort with Xid 74.",
-        next: "Run `nvidia-smi nvlink -e` to find the link, and `dmesg | grep NVRM`. Ask the vendor if the number goes on rising.",
+        next: "Run `nvidia-smi nvlink -e` to find the link, and `dmesg | grep NVRM`. Ask the vendor if the number goes on \
+               rising.",
         not: "a low rate of CRC errors, and errors counted before gpufleet started",
         limits: "NVLink 5 (Blackwell) counts its errors elsewhere: the driver reports none here.",
-        source: "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL and those of replay and recovery; the limits of DCGM's health \
-                 check (DCGM_LIMIT_MAX_NVLINK_ERROR, DCGM_LIMIT_MAX_NVLINK_CRC_ERROR)",
+        source: "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL and those of replay and recovery; the limits of DCGM's \
+                 health check (DCGM_LIMIT_MAX_NVLINK_ERROR, DCGM_LIMIT_MAX_NVLINK_CRC_ERROR)",
     }
     PersistenceOff {
         word: "persistence-off",
@@ -642,10 +658,11 @@ rules! {
         title: "the ranks of a job wait for each other and never begin",
         short: "ranks never began",
         topic: StuckJob,
-        fires: "Several ranks of a launcher, a Slurm job, or several processes that hold a context each (2 GiB at \
-                most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses \
-                CPU time, reads or writes: info, and warn after 30 min. The same for ranks that wait in a loop on one core, \
-                without workers, reads or writes; they stay info if their reads and writes are not visible.",
+        fires: "Several ranks of a launcher or of a Slurm job, or several processes that hold a context each (2 GiB at \
+                most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their start. \
+                Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn \
+                after 30 min. The same for ranks that wait in a loop on one core, without workers, reads or writes; they \
+                stay info if their reads and writes are not visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \

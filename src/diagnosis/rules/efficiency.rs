@@ -32,6 +32,16 @@ const HOST_CPU_PERCENT: f32 = 90.0;
 /// How long a stopped job is observed before anybody is notified, in seconds.
 const STOPPED_WARN_AFTER: f64 = 1200.0;
 
+/// The load average divided by the number of CPUs from which a host is overloaded, and how long a job that is slow there is
+/// observed before it warns, in seconds.
+const OVERLOADED_TASKS: f64 = 2.0;
+const OVERLOADED_WARN_AFTER: f64 = 600.0;
+
+/// The CPU usage of workers that do something, in percent of a core.
+const WORKING_PERCENT: f32 = 50.0;
+/// The CPU cores of a main process that prepares the data itself.
+const SINGLE_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.5;
+
 enum Cause {
     Cpu,
     Storage,
@@ -99,7 +109,13 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     let patience = (1.5 * f64::from(job.longest_quiet) - limits.warn_after).max(STOPPED_WARN_AFTER);
     let escalation = match (is_slow, is_stopped) {
         (false, _) if matches!(cause, Cause::Unknown) => Escalation::one(Severity::Info, UNKNOWN_AFTER),
+        // Other programs take the CPUs that the job needs.
+        (false, _) if matches!(cause, Cause::Cpu) && is_overloaded(context) => {
+            Escalation::two((Severity::Info, 0.0), (Severity::Warn, OVERLOADED_WARN_AFTER))
+        }
         (false, _) => Escalation::one(Severity::Info, 0.0),
+        // Its workers finish something that needs no GPU.
+        (true, _) if works_without_the_gpu(context, job) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
         (true, true) => Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, patience)),
     };
@@ -132,6 +148,25 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     });
 }
 
+/// Whether the GPUs of a job did nothing at all in the last ten minutes while its workers used the CPU: a job that waits for data
+/// gets some now and then.
+fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
+    let begin = context.sample_time.t - context.limits.input_stall.warn_after;
+    let rests = |gpu: &JobGpu| {
+        let stats = context.gpus.get(gpu.position).map(|track| track.window.stats(begin));
+        stats.is_some_and(|stats| stats.most_utilization <= Some(2))
+    };
+    let workers: f32 = context.members(job).filter_map(|process| process.descendants_cpu).sum();
+    workers >= WORKING_PERCENT && job.gpus.iter().all(rests)
+}
+
+/// Whether far more tasks want the CPUs of the host than there are.
+fn is_overloaded(context: &RuleContext) -> bool {
+    let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count);
+    let load = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.load_1);
+    load.zip(cpus).is_some_and(|(load, cpus)| f64::from(load) >= OVERLOADED_TASKS * f64::from(cpus))
+}
+
 /// A job that was never seen at full speed, and waits for its workers or its storage, or works in short bursts.
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
@@ -147,7 +182,12 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             })
         })
     };
-    if matches!(cause, Cause::Unknown) && !has_bursts() {
+    let prepares_data = |process: &ProcessTrack| {
+        process.descendants_cpu.unwrap_or(0.0) < 10.0
+            && process.smoothed_cores.is_some_and(|cores| SINGLE_CORES.contains(&cores))
+    };
+    let is_single = is_slow && job.gpus.len() == job.members.len() && context.members(job).all(prepares_data);
+    if matches!(cause, Cause::Unknown) && !has_bursts() && !is_single {
         return;
     }
     let after = if matches!(cause, Cause::Unknown) || !is_slow { UNKNOWN_AFTER } else { 300.0 };
@@ -162,6 +202,10 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             }
             Cause::Cpu => ("the CPUs of the host are busy".to_owned(), "top -b -n 1 | head -20".to_owned()),
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
+            Cause::Unknown if is_single => (
+                "its main process uses a whole CPU core".to_owned(),
+                "use data loader workers, or prepare the data beforehand".to_owned(),
+            ),
             Cause::Unknown => {
                 ("for an unknown reason".to_owned(), format!("py-spy dump --pid {}", context.first_pid(job)))
             }

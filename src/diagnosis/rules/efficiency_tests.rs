@@ -352,3 +352,49 @@ fn workers_without_rest_at_half_use_of_the_gpu_are_info_although_it_was_never_fa
     assert_eq!(run(99.0, 100.0, 47), [], "the main process does not wait");
     assert_eq!(run(99.0, 57.0, 80), [], "the GPU is used well");
 }
+
+#[test]
+fn workers_that_finish_something_after_the_last_step_notify_nobody() {
+    let run = |percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run(3600.0, |tester, _| TestSample {
+            gpus: vec![tester.gpu(0, 122.0, 0, 60)],
+            processes: job(8, percent, 0),
+        });
+        tester.fired().into_iter().filter(|(rule, severity)| (*rule, *severity) == ("input-stall", "warn")).count()
+    };
+    assert_eq!((run(60.0), run(1.0)), (0, 1));
+}
+
+#[test]
+fn a_main_process_that_prepares_the_data_itself_is_named() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(4800.0, |tester, t| {
+        let mut alone = process(7, "python train.py", &[(0, 60)]);
+        alone.reading.cpu_percent = Some(100.0);
+        TestSample {
+            gpus: vec![tester.gpu(if ((t / 10.0) as u32).is_multiple_of(2) { 2 } else { 9 }, 90.0, 1, 60)],
+            processes: vec![alone],
+        }
+    });
+    assert_eq!(tester.firing(), [("input-stall", "info")]);
+    assert!(tester.finding("input-stall").sentence.ends_with("its main process uses a whole CPU core"));
+}
+
+#[test]
+fn a_job_that_other_programs_slow_down_warns() {
+    let run = |load: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.set_cpu_count(16);
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run_edited(
+            2400.0,
+            |tester, _| TestSample { gpus: vec![tester.gpu(30, 200.0, 12, 60)], processes: job(8, 30.0, 0) },
+            |snapshot, _| (snapshot.host.load_1, snapshot.host.cpu_percent) = (Some(load), Some(99.0)),
+        );
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").collect::<Vec<_>>()
+    };
+    assert_eq!(run(100.0), [("input-stall", "info"), ("input-stall", "warn")]);
+    assert_eq!(run(17.0), [("input-stall", "info")], "the job itself may use the CPUs");
+}

@@ -66,8 +66,15 @@ fn slowdowns(
     } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
         // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel.
         let is_slow = gpu.clock_share.is_some_and(|share| share <= HALF_CLOCK);
-        let severity = if is_slow { Severity::Warn } else { Severity::Info };
-        let evaluation = Evaluation::new(Escalation::one(severity, limits.software_after), Confidence::Certain, 120.0);
+        let escalation = if is_slow {
+            Escalation::one(Severity::Warn, limits.software_after)
+        } else if slows_its_job(context, position, gpu) {
+            let after = limits.software_after;
+            Escalation::two((Severity::Info, after), (Severity::Warn, after.max(SLOWED_JOB_AFTER)))
+        } else {
+            Escalation::one(Severity::Info, limits.software_after)
+        };
+        let evaluation = Evaluation::new(escalation, Confidence::Certain, 120.0);
         conditions.met(RuleId::ThermalThrottle, target, evaluation, |lasted, _| {
             let celsius =
                 reading.temperature_celsius.map_or_else(String::new, |celsius| format!(", at {celsius} C now"));
@@ -308,7 +315,15 @@ fn power_limit(
     if !is_low(limit) || low * 2 > others.len() {
         return;
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 60.0);
+    // The other GPUs of a job wait for one that runs into its limit.
+    let is_at_limit =
+        gpu.utilization >= Some(BUSY_PERCENT) && gpu.power.is_some_and(|power| power >= AT_LIMIT_SHARE * limit);
+    let escalation = if is_at_limit && has_peers_in_its_job(context, position) {
+        Escalation::two((Severity::Info, limits.after), (Severity::Warn, limits.after.max(SLOWED_JOB_AFTER)))
+    } else {
+        Escalation::one(Severity::Info, limits.after)
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Certain, 60.0);
     let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
     conditions.met(RuleId::PowerLimitLow, target, evaluation, |_, _| {
         let sentence = format!(
@@ -320,6 +335,32 @@ fn power_limit(
             .with_figures(format!("{limit:.0} W, others {median:.0} W"))
     });
 }
+
+/// Whether a job uses this GPU together with others.
+fn has_peers_in_its_job(context: &RuleContext, position: usize) -> bool {
+    context.jobs.iter().any(|job| job.gpus.len() > 1 && job.positions().any(|other| other == position))
+}
+
+/// Whether the other GPUs of its job run at far higher clocks: they wait for this one.
+fn slows_its_job(context: &RuleContext, position: usize, gpu: &GpuTrack) -> bool {
+    let is_faster = |other: usize| {
+        let share = context.gpus.get(other).and_then(|track| track.clock_share);
+        other != position && share.zip(gpu.clock_share).is_some_and(|(other, own)| own <= SLOWER_CLOCK * other)
+    };
+    let mut jobs = context.jobs.iter().filter(|job| job.positions().any(|other| other == position));
+    jobs.any(|job| job.positions().any(is_faster))
+}
+
+/// The utilisation of a GPU at work in percent, and the share of its limit from which it runs into it.
+const BUSY_PERCENT: u8 = 90;
+const AT_LIMIT_SHARE: f32 = 0.95;
+/// The clock of a GPU that slows down the others of its job, divided by theirs, at most; and how long before it warns, in seconds.
+const SLOWER_CLOCK: f64 = 0.75;
+const SLOWED_JOB_AFTER: f64 = 1200.0;
+/// The clock of a GPU that has fallen, divided by the highest one it had under load, at most; and how long before it warns, in
+/// seconds.
+const FALLEN_CLOCK: f64 = 0.5;
+const FALLEN_CLOCK_AFTER: f64 = 900.0;
 
 fn clock(
     context: &RuleContext,
@@ -361,7 +402,13 @@ fn clock(
     } else {
         (Severity::Info, Confidence::Suspected)
     };
-    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 60.0);
+    let has_fallen = ratio(now, most) <= FALLEN_CLOCK * f64::from(gpu.best_clock_share);
+    let escalation = if has_fallen && severity == Severity::Info {
+        Escalation::two((severity, limits.after), (Severity::Warn, limits.after.max(FALLEN_CLOCK_AFTER)))
+    } else {
+        Escalation::one(severity, limits.after)
+    };
+    let evaluation = Evaluation::new(escalation, confidence, 60.0);
     conditions.met(RuleId::ClockStuck, target, evaluation, |lasted, _| {
         let sentence = format!(
             "{} has been busy for {} at {now} of {most} MHz, and the driver gives no reason for the low clock",
@@ -766,6 +813,72 @@ mod tests {
         assert_eq!(with_limits(&[500.0, 500.0, 700.0, 700.0], 400.0).firing(), [], "half of them");
         assert_eq!(with_limits(&[700.0, 650.0, 700.0, 700.0], 400.0).firing(), [], "93 %");
         assert_eq!(with_limits(&[500.0, 700.0], 400.0).firing(), [], "either may be right");
+    }
+
+    /// Four GPUs at work, of which the third has a lower limit and runs into it, in one job or in one job each.
+    fn at_the_limit(is_one_job: bool) -> RuleTester {
+        let mut infos = gpus(0..4);
+        for info in &mut infos {
+            info.name = Some("NVIDIA H100 80GB HBM3".into());
+        }
+        let mut tester = RuleTester::new(infos);
+        tester.run(1500.0, |tester, _| {
+            let mut readings: Vec<GpuReading> = (0..4).map(|_| tester.gpu(98, 450.0, 40, 40)).collect();
+            readings[2].power_limit_watts = Some(460.0);
+            let all: Vec<(u16, u64)> = (0..4).map(|gpu| (gpu, 40)).collect();
+            let processes = if is_one_job {
+                vec![process(7, "python train.py", &all)]
+            } else {
+                (0..4).map(|gpu| process(7 + u32::from(gpu), "python train.py", &[(gpu, 40)])).collect()
+            };
+            TestSample { gpus: readings, processes }
+        });
+        tester
+    }
+
+    #[test]
+    fn a_power_limit_that_slows_down_a_job_warns() {
+        assert_eq!(at_the_limit(true).firing(), [("power-limit-low", "warn")]);
+        assert_eq!(at_the_limit(false).firing(), [("power-limit-low", "info")], "its job has no other GPU");
+    }
+
+    #[test]
+    fn heat_that_slows_down_a_job_warns() {
+        let run = |hot_clock: u32| {
+            let mut infos = gpus(0..2);
+            for info in &mut infos {
+                info.clock_sm_max_mhz = Some(1980);
+            }
+            let mut tester = RuleTester::new(infos);
+            tester.run(1500.0, |tester, _| {
+                let mut readings: Vec<GpuReading> = (0..2).map(|_| tester.gpu(98, 450.0, 40, 40)).collect();
+                for (reading, clock) in readings.iter_mut().zip([hot_clock, 1800]) {
+                    reading.clock_sm_mhz = Some(clock);
+                }
+                readings[0].clocks_event_reasons = Some(0x20);
+                TestSample { gpus: readings, processes: vec![process(7, "python train.py", &[(0, 40), (1, 40)])] }
+            });
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
+        };
+        assert_eq!(run(1200), [("thermal-throttle", "info"), ("thermal-throttle", "warn")]);
+        assert_eq!(run(1600), [("thermal-throttle", "info")]);
+    }
+
+    #[test]
+    fn a_clock_that_fell_without_a_reason_warns_after_fifteen_minutes() {
+        let run = |earlier: u32| {
+            let mut infos = gpus(0..1);
+            infos[0].clock_sm_max_mhz = Some(1980);
+            let mut tester = RuleTester::new(infos);
+            for (seconds, clock) in [(600.0, earlier), (1000.0, 645)] {
+                tester.run(seconds, |tester, _| {
+                    busy(tester, |gpu| (gpu.clock_sm_mhz, gpu.clocks_event_reasons) = (Some(clock), Some(0)))
+                });
+            }
+            tester.fired()
+        };
+        assert_eq!(run(1900), [("clock-stuck", "info"), ("clock-stuck", "warn")]);
+        assert_eq!(run(700), [("clock-stuck", "info")], "perhaps on purpose");
     }
 
     /// Two GPUs at these SM clocks; the first one reports these reasons.

@@ -9,7 +9,7 @@ use crate::diagnosis::gpu_state::HELD_MIB;
 use crate::diagnosis::host_diagnosis::EndedJob;
 use crate::diagnosis::process_kind::is_ray_worker;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{JobGpu, JobTrack, ProcessTrack};
+use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::JobKey;
 use crate::wire::shell::absolute_path;
@@ -50,7 +50,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     // The main process may wait in a loop. Then its workers tell whether it goes on.
     let is_unclear = job.is_blind || job.gpus.iter().any(|gpu| !gpu.is_exclusive);
     let unfed = job.unfed_run.filter(|_| is_unclear && job.stalled_run.is_none());
-    let (Some(run), true) = (job.stalled_run.or(unfed), is_judged) else { return };
+    // A single process of Slurm has no rank to wait for, see rendezvous-stuck: it hangs in a loop.
+    let is_alone_in_batch = is_batch(context, job) && !has_ranks(context, job);
+    let looping = job.loop_run().filter(|_| never_began && job.stalled_run.is_none() && is_alone_in_batch);
+    let (Some(run), true) = (job.stalled_run.or(unfed).or(looping), is_judged) else { return };
     // A job that paused and resumed without help may pause as long again.
     let pause = f64::from(job.longest_pause.max(job.longest_quiet));
     // A single process may wait for an upload at its end.
@@ -89,6 +92,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         }
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
         (true, false) => Escalation::one(Severity::Warn, warn_after),
+        // A log that it wrote also while it waited for work, or workers that fed it, tell the end of its work.
+        (false, false) if has_lost_its_heartbeat(context, job) || have_its_workers_stopped(context, job) => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
+        }
         (false, false) => Escalation::one(Severity::Info, warn_after),
     };
     let confidence = if is_idle_batch || never_began { Confidence::Suspected } else { Confidence::Likely };
@@ -101,7 +108,11 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             _ => "worked before",
         };
         let idle = if job.is_blind { "whose utilisation is unknown" } else { "at 0 to 1 %" };
-        let cpu = if unfed.is_some() { "its workers rest" } else { "no CPU time" };
+        let cpu = match (unfed, looping) {
+            (Some(_), _) => "its workers rest",
+            (None, Some(_)) => "one busy CPU core",
+            (None, None) => "no CPU time",
+        };
         let sentence = format!(
             "{} {before} and has done nothing for {}: {gpus} {idle}, {cpu}, no reads or writes, {} still held{}",
             context.format_job(job),
@@ -112,6 +123,18 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         let held = job.memory_bytes().map(|bytes| format!("{} held", gibibytes(bytes))).unwrap_or_default();
         context.job_details(job, sentence, context.examine(context.first_pid(job))).with_figures(held)
     });
+}
+
+/// Whether the log of a job that pauses between tasks grew during these pauses, and does not any more.
+fn has_lost_its_heartbeat(context: &RuleContext, job: &JobTrack) -> bool {
+    let mut logs = context.members(job).filter_map(|process| process.log.as_deref());
+    let pause = job.longest_quiet.max(job.longest_pause);
+    pause >= 120.0 && is_log_silent(context, job) && logs.any(|log| log.longest_gap <= 0.5 * pause)
+}
+
+/// Whether the log of a job is silent and the workers that fed its GPUs rest, although nobody can ask it for work.
+fn have_its_workers_stopped(context: &RuleContext, job: &JobTrack) -> bool {
+    job.workers_rest_since.is_some() && job.served_port.is_none() && is_log_silent(context, job)
 }
 
 /// The process that waits in another kernel function than all others of the job: `; pid 4313 waits in hrtimer_nanosleep, the
@@ -137,7 +160,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
     // Ranks that hold nothing but a context wait for each other, whatever started them: a server would load its model.
     let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
-    let is_judged = is_new && !has_begun && !is_waiter && (are_ranks || is_batch(context, job));
+    let is_judged =
+        is_new && !has_begun && !is_waiter && (are_ranks || (is_batch(context, job) && has_ranks(context, job)));
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
     // Ranks that use a core may compile or prepare data. Their reads, writes and logs tell, where they can be seen.
     let is_seen = context.members(job).all(ProcessTrack::shows_io);
@@ -177,12 +201,14 @@ const LIFE_SECONDS: f64 = 1800.0;
 /// Whether the job runs under Slurm, has a launcher with several ranks, or ranks on several hosts.
 fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
     let has_launcher = |process: &ProcessTrack| process.info.launcher.is_some();
-    let is_distributed = || {
-        job.members.len() > 1
-            || context.peers.parts(job, context.host.id).next().is_some()
-            || context.members(job).any(names_other_hosts)
-    };
-    matches!(job.key, JobKey::Slurm { .. }) || (is_distributed() && context.members(job).all(has_launcher))
+    matches!(job.key, JobKey::Slurm { .. }) || (has_ranks(context, job) && context.members(job).all(has_launcher))
+}
+
+/// Whether the job has several ranks, here or on other hosts. A single process of Slurm has none to wait for.
+fn has_ranks(context: &RuleContext, job: &JobTrack) -> bool {
+    job.members.len() > 1
+        || context.peers.parts(job, context.host.id).next().is_some()
+        || context.members(job).any(names_other_hosts)
 }
 
 /// Whether the workers of a scheduler are ranks of one job: at least two, all of Ray. A worker alone, and those of Dask and
@@ -351,13 +377,15 @@ fn polling(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     });
 }
 
+/// The number of ends in a row from which a program that fails again and again warns.
+const LOOP_REPEATS: u32 = 8;
 /// How long an ended job is listed, in seconds.
 const ENDED_RETENTION: f64 = 600.0;
 
 fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJob) {
     let coincidence = coincidence(context, ended);
     // An Xid has a finding that notifies already.
-    let is_unreported = ended.by_reboot || was_oom(context, ended);
+    let is_unreported = ended.by_reboot || was_oom(context, ended) || ended.repeats >= LOOP_REPEATS;
     let severity = if is_unreported && ended.is_mine { Severity::Warn } else { Severity::Info };
     let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
     conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
@@ -444,7 +472,8 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         if age < after {
             continue;
         }
-        let evaluation = Evaluation::new(Escalation::one(Severity::Info, lasts), Confidence::Suspected, 0.0);
+        let severity = if is_flat_since(context, job, log, age) { Severity::Warn } else { Severity::Info };
+        let evaluation = Evaluation::new(Escalation::one(severity, lasts), Confidence::Suspected, 0.0);
         conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
             let next = match process.log_path().as_deref().and_then(absolute_path) {
                 Some(path) => format!("tail {path}"),
@@ -464,6 +493,32 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         });
     }
 }
+
+/// Whether the GPUs of a job have been busy at one level since its log stopped, for far longer than it ever paused before: a
+/// loop that makes no progress.
+fn is_flat_since(context: &RuleContext, job: &JobTrack, log: &LogTrack, age: f64) -> bool {
+    let is_flat = |gpu: &JobGpu| {
+        let level = context.gpus.get(gpu.position).and_then(|track| track.level_run);
+        gpu.is_exclusive
+            && level.is_some_and(|(run, percent)| {
+                percent >= FLAT_PERCENT && run.reaches(context.sample_time.t, FLAT_SHARE * age)
+            })
+    };
+    // It may write its results to another file.
+    let t = context.sample_time.t;
+    let writes = |process: &ProcessTrack| process.last_io_at.is_some_and(|at| t - at <= 0.5 * FLAT_AFTER);
+    !context.members(job).any(writes)
+        && age >= FLAT_AFTER
+        && age >= FLAT_GAPS * f64::from(log.longest_gap)
+        && job.gpus.iter().all(is_flat)
+}
+
+/// How long a log must have been silent before it warns, in seconds and as a multiple of its longest gap; the utilisation of
+/// the GPUs since then, in percent, and the share of that time.
+const FLAT_AFTER: f64 = 2700.0;
+const FLAT_GAPS: f64 = 5.0;
+const FLAT_PERCENT: f32 = 97.0;
+const FLAT_SHARE: f64 = 0.9;
 
 /// Whether a model server computes for connected clients and is one that logs: a server writes a line per request, or every few
 /// seconds. It may have written the last one before gpufleet started.

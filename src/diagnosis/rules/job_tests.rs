@@ -233,10 +233,10 @@ fn a_program_that_ends_again_and_again_is_listed() {
 
 #[test]
 fn long_runs_that_never_load_anything_count_within_four_times_their_length() {
-    let runs = |lengths: [f64; 4]| {
+    let runs = |lengths: &[f64]| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 20.0;
-        for (pid, length) in (7..).zip(lengths) {
+        for (pid, length) in (7..).zip(lengths.iter().copied()) {
             tester.run_edited(
                 length,
                 |tester, _| {
@@ -250,8 +250,10 @@ fn long_runs_that_never_load_anything_count_within_four_times_their_length() {
         }
         tester.fired()
     };
-    assert_eq!(runs([1200.0; 4]), [("job-ended", "info")]);
-    assert_eq!(runs([1200.0, 3000.0, 1200.0, 1200.0]), [], "somebody tries something");
+    assert_eq!(runs(&[1200.0; 4]), [("job-ended", "info")]);
+    assert_eq!(runs(&[1200.0, 3000.0, 1200.0, 1200.0]), [], "somebody tries something");
+    assert_eq!(runs(&[60.0; 7]), [("job-ended", "info")]);
+    assert_eq!(runs(&[60.0; 8]), [("job-ended", "info"), ("job-ended", "warn")], "nobody tries the same eight times");
 }
 
 #[test]
@@ -720,6 +722,86 @@ fn a_job_that_stops_before_its_first_step_is_stalled_unless_something_can_wake_i
     assert_eq!(stops_before_it_begins(|_| ()), [("job-stalled", "info"), ("job-stalled", "warn")]);
     assert_eq!(stops_before_it_begins(|own| own.reading.established_connections = Some(1)), [], "it may get a message");
     assert_eq!(stops_before_it_begins(|own| own.facts.listening_ports = vec![8000]), [], "it may get a request");
+}
+
+#[test]
+fn a_single_process_that_loops_before_its_first_step_is_stalled_and_waits_for_no_rank() {
+    let in_slurm = |own: &mut TestProcess| {
+        if own.reading.cpu_percent == Some(0.0) {
+            own.reading.cpu_percent = Some(100.0);
+        }
+        own.facts.owner = Some(Owner::Slurm { job: "481207".into(), step: None });
+    };
+    assert_eq!(stops_before_it_begins(in_slurm), [("job-stalled", "info"), ("job-stalled", "warn")]);
+}
+
+#[test]
+fn a_log_that_stops_while_the_gpu_stays_flat_out_warns_after_45_minutes() {
+    let run = |gap: f64, utilization: &dyn Fn(f64) -> u8| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        tester.run(7500.0, |tester, passed| {
+            let mut sample = trains(tester);
+            sample.gpus[0].utilization_percent = Some(utilization(passed));
+            let age = if passed < 4000.0 { passed % gap } else { passed - 4000.0 };
+            sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            sample
+        });
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "log-silent").collect::<Vec<_>>()
+    };
+    let flat = |_: f64| 100;
+    assert_eq!(run(60.0, &flat), [("log-silent", "info"), ("log-silent", "warn")]);
+    let uneven = |passed: f64| if passed % 100.0 < 50.0 { 99 } else { 80 };
+    assert_eq!(run(60.0, &uneven), [("log-silent", "info")], "it works, and writes to another file");
+}
+
+#[test]
+fn a_process_whose_workers_and_log_have_stopped_warns() {
+    let run = |workers: Option<u32>| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        let sample = |tester: &mut RuleTester, is_at_work: bool, age: f64| {
+            let mut sample =
+                if is_at_work { works(tester, "python -m train") } else { idles(tester, "python -m train", 0.0) };
+            let reading = &mut sample.processes[0].reading;
+            reading.log_age_seconds = Some(age.trunc());
+            reading.descendants = workers;
+            reading.descendants_cpu_percent = workers.map(|_| if is_at_work { 300.0 } else { 0.0 });
+            sample
+        };
+        for _ in 0..8 {
+            tester.run(150.0, |tester, passed| sample(tester, true, passed % 20.0));
+            tester.run(90.0, |tester, passed| sample(tester, false, passed));
+        }
+        tester.run(3600.0, |tester, passed| sample(tester, false, passed));
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect::<Vec<_>>()
+    };
+    assert_eq!(run(Some(34)), [("job-stalled", "info"), ("job-stalled", "warn")]);
+    assert_eq!(run(None), [("job-stalled", "info")], "it may wait for a request");
+}
+
+#[test]
+fn a_worker_that_stops_to_log_between_tasks_warns() {
+    let run = |logs_in_pauses: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        let sample = |tester: &mut RuleTester, is_at_work: bool, age: f64| {
+            let command = "python -m worker --queue moths";
+            let mut sample = if is_at_work { works(tester, command) } else { idles(tester, command, 0.0) };
+            sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            sample
+        };
+        for _ in 0..6 {
+            tester.run(400.0, |tester, passed| sample(tester, true, passed % 20.0));
+            tester.run(400.0, |tester, passed| {
+                sample(tester, false, if logs_in_pauses { passed % 20.0 } else { passed })
+            });
+        }
+        tester.run(3600.0, |tester, passed| sample(tester, false, passed));
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect::<Vec<_>>()
+    };
+    assert_eq!(run(true), [("job-stalled", "info"), ("job-stalled", "warn")]);
+    assert_eq!(run(false), [("job-stalled", "info")], "it may wait for a task");
 }
 
 #[test]

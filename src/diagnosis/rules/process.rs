@@ -10,6 +10,8 @@ use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
 
+/// A process that wrote or read this recently makes progress, in seconds.
+const WRITING_SECONDS: f64 = 120.0;
 /// A thread must have been in disk sleep this long to be pending, in seconds: every job that reads sleeps briefly.
 const MIN_BLOCKED_SECONDS: f64 = 10.0;
 
@@ -103,7 +105,12 @@ fn format_members(job: &JobKey, members: &[&ProcessTrack]) -> String {
 fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
     let limits = &context.limits.dstate_hang;
     let holds = members.iter().any(|process| process.memory_bytes != Some(0));
-    let escalation = if holds {
+    // A process that writes waits for slow storage, and goes on.
+    let writes =
+        |process: &&ProcessTrack| process.last_io_at.is_some_and(|at| context.sample_time.t - at <= WRITING_SECONDS);
+    let escalation = if members.iter().any(writes) {
+        Escalation::one(Severity::Info, limits.warn_after)
+    } else if holds {
         Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after))
     } else {
         Escalation::one(Severity::Warn, limits.warn_after)
@@ -221,7 +228,9 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         let is_unused =
             utilization.is_some_and(|percent| f64::from(percent) <= context.limits.orphan_holding_gpu.utilization);
         // It may wait for the ended ranks in a collective.
-        let waits = |gpu: &GpuTrack| gpu.spin_run.is_some() || gpu.still_run.is_some();
+        let waits = |gpu: &GpuTrack| {
+            gpu.spin_run.is_some() || gpu.still_run.is_some() || (gpu.is_low_power && process.lost_parent)
+        };
         is_unused || context.gpus.get(*position).is_some_and(waits)
     });
     is_idle && (is_worker || is_titled || process.lost_parent)

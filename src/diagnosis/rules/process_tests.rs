@@ -232,3 +232,32 @@ fn memory_that_an_ended_job_left_behind_warns() {
     tester.run(400.0, |tester, _| TestSample { gpus: vec![used(tester, 0, 38)], processes: vec![] });
     assert!(tester.firing().contains(&("ghost-memory", "warn")), "{:?}", tester.firing());
 }
+
+#[test]
+fn ranks_that_lost_their_launcher_and_spin_are_orphans_although_their_memory_reads_as_in_use() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let sample = |tester: &mut RuleTester, watts: f32, parent: u32, name: &str| {
+        let mut rank = worker(7, parent, name);
+        rank.facts.argv = ["python", "finetune.py"].map(Into::into).to_vec();
+        rank.reading.cpu_percent = Some(100.0);
+        TestSample { gpus: vec![tester.gpu(100, watts, 35, 40)], processes: vec![rank] }
+    };
+    tester.run(600.0, |tester, _| sample(tester, 560.0, 6, "torchrun"));
+    tester.run(700.0, |tester, _| sample(tester, 560.0, 1, "systemd"));
+    assert_eq!(tester.fired(), [], "it computes");
+    tester.run(700.0, |tester, _| sample(tester, 130.0, 1, "systemd"));
+    assert!(tester.firing().contains(&("orphan-holding-gpu", "warn")), "{:?}", tester.firing());
+}
+
+#[test]
+fn a_blocked_process_that_writes_waits_for_slow_storage() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let mut written = 0;
+    tester.run(400.0, |tester, _| {
+        written += 50 << 20;
+        let mut saves = holder(ProcessState::DiskSleep);
+        saves.reading.write_bytes = Some(written);
+        idles(tester, vec![saves])
+    });
+    assert_eq!(tester.firing(), [("dstate-hang", "info")]);
+}

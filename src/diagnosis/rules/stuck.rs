@@ -3,12 +3,13 @@
 //! A rank that waits in a collective runs one small kernel that spins: the driver reports 100 % busy, the power falls
 //! to slightly more than that of an idle context, and the memory is not accessed.
 
+use crate::config::thresholds::StuckSpin;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
 use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, examine, finding_gpu, gibibytes};
 use crate::diagnosis::track::{
-    Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN,
+    Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN, WindowStats,
 };
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{GpuListStyle, ProcessInfo, format_gpu_list, program_name};
@@ -40,6 +41,13 @@ const FROZEN_POWER_ALONE: f64 = 0.75;
 const FROZEN_MEMORY_ALONE: (f32, f32) = (8.0, 1.0);
 /// How long a GPU must be frozen below the utilisation of a waiting collective, in seconds.
 const LEVEL_AFTER: f64 = 900.0;
+/// How long a GPU must be busy at a constant, low power if several signs other than its memory tell that it waits, and if one
+/// does, in seconds; the shortest healthy work before; and how much earlier than the GPU the workers or the other ranks may have stopped.
+const QUIET_DROP_AFTER: (f64, f64) = (600.0, 1560.0);
+const QUIET_DROP_HISTORY: f64 = 120.0;
+const QUIET_DROP_LEAD: f64 = 180.0;
+/// A GPU that was never seen at work and whose log has stopped: its power as a share of the limit, at most.
+const SILENT_POWER_SHARE: f32 = 0.65;
 /// A GPU that was never seen at work and accesses no memory at all counts as spinning up to this share of the range from the
 /// power of an idle context to the limit, if its power is constant.
 const NEVER_AT_WORK_SHARE: f32 = 0.25;
@@ -56,6 +64,9 @@ const LEVEL_TOLERANCE: f32 = 5.0;
 /// While the log of a job grows, its work may go on: how long it is observed before it warns, and before it is critical, in
 /// seconds. Some jobs write heartbeats while they hang.
 const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
+/// How long a job on a single GPU must look hung before it warns, and before it is critical, if nothing but the GPU tells, in
+/// seconds.
+const ALONE_AFTER: (f64, f64) = (660.0, 1200.0);
 /// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
 const SERVER_AFTER: f64 = 720.0;
 /// A server that was seen in another state for this long, in seconds, began to spin by itself.
@@ -117,6 +128,10 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     let worked = (last_work(context, job) - run.since).max(0.0);
     let growing = if is_log_growing(context, job) { GROWING_LOG_AFTER } else { (0.0, 0.0) };
     let is_partial = stuck.iter().all(|spinning| spinning.is_partial);
+    // One GPU alone may do other work for a while.
+    let is_alone = job.gpus.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
+    let is_untold = is_alone && signs_of_a_stop(context, job, run.since) == 0;
+    let alone = if is_untold { ALONE_AFTER } else { (0.0, 0.0) };
     let escalation = |grace: f64| match waits_for {
         // A rank that works is the reason: the others are not hung.
         Some(_) => Escalation::one(Severity::Info, limits.waiting_after + grace),
@@ -124,16 +139,17 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         None if is_explained(context, job) => Escalation::one(Severity::Info, limits.waiting_after + grace),
         None if is_partial => Escalation::one(Severity::Info, LEVEL_AFTER),
         None => Escalation::two(
-            (
-                Severity::Warn,
-                (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait).max(growing.0) + grace,
-            ),
-            (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait).max(growing.1)),
+            (Severity::Warn, after_work(limits, worked).max(1.5 * wait).max(growing.0).max(alone.0) + grace),
+            (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait).max(growing.1).max(alone.1)),
         ),
     };
     // Power, memory and utilisation of every GPU and the log say the same.
     let all_spin = stuck.len() >= 2 && stuck.len() == job.gpus.len();
-    let is_certain = all_spin && waits_for.is_none() && !is_explained(context, job) && is_log_silent(context, job);
+    let is_certain = all_spin
+        && !stuck.iter().any(|spinning| spinning.is_hint)
+        && waits_for.is_none()
+        && !is_explained(context, job)
+        && is_log_silent(context, job);
     let confidence = match is_partial {
         true => Confidence::Suspected,
         false if is_certain => Confidence::Certain,
@@ -162,6 +178,12 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     }
 }
 
+/// How long ranks must wait before they warn, in seconds. One that worked on the host for the first `worked` of them may go on
+/// without a sign for a while: it uploads what it has saved.
+fn after_work(limits: &StuckSpin, worked: f64) -> f64 {
+    if worked > 0.0 { limits.waiting_after } else { limits.warn_after }
+}
+
 /// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work.
 fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let (t, window) = (context.sample_time.t, context.limits.stuck_spin.warn_after);
@@ -170,6 +192,7 @@ fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrac
     }
     below_spin_power(context, job, gpu, track)
         .or_else(|| frozen(context, job, gpu, track))
+        .or_else(|| quiet_drop(context, job, gpu, track))
         .or_else(|| counters_at_rest(context, gpu, track))
         .or_else(|| never_at_work(context, job, gpu, track))
 }
@@ -226,18 +249,21 @@ pub(super) fn is_log_growing(context: &RuleContext, job: &JobTrack) -> bool {
             .any(|part| part.job.members(&part.diagnosis.processes).any(grows))
 }
 
+/// Whether the power is as steady as that of a kernel that waits.
+fn is_flat(track: &GpuTrack, stats: &WindowStats, limits: &StuckSpin) -> bool {
+    let (Some(variation), Some(watts)) = (stats.power_variation, stats.mean_power) else { return true };
+    let steady = track.limit.map_or(STEADY_WATTS, |limit| STEADY_WATTS.max(STEADY_SHARE_OF_LIMIT * f64::from(limit)));
+    f64::from(variation) <= limits.power_variation || f64::from(variation * watts) <= steady
+}
+
 /// Returns the GPU if it is below the spin power according to its whole window.
 fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let run = track.spin_run?;
     let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
     let watts = stats.mean_power?;
-    let steady = track.limit.map_or(STEADY_WATTS, |limit| STEADY_WATTS.max(STEADY_SHARE_OF_LIMIT * f64::from(limit)));
-    let is_flat = stats.power_variation.is_none_or(|variation| {
-        f64::from(variation) <= limits.power_variation || f64::from(variation * watts) <= steady
-    });
     let is_memory_low = stats.is_memory_median_low || !track.reports_memory_use;
-    if !(stats.is_median_high && is_memory_low && is_flat) {
+    if !(stats.is_median_high && is_memory_low && is_flat(track, &stats, limits)) {
         return None;
     }
     let has_history = |past: &Baseline| past.power_seconds() >= limits.history;
@@ -267,16 +293,26 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     })
 }
 
+/// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
+/// level while it worked. The power tells when that ended, unless it is high now.
+fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> Option<(Run, f32)> {
+    let (level, percent) = track.level_run?;
+    let t = context.sample_time.t;
+    let computed_at = job.computed_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(level.since);
+    let since = level.since.max(computed_at);
+    Some((Run { since, covered: level.covered.min(t - since) }, percent))
+}
+
 /// Returns the GPU if it is busy at a constant power below the power that the job drew at work, with far fewer memory
 /// accesses than at work. This finds kernels that spin on every SM, hangs on boards without a power limit, and waits that
 /// read as partly busy.
 fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let t = context.sample_time.t;
-    let level = track.level_run.map(|(run, _)| run).filter(|run| run.reaches(t, LEVEL_AFTER));
-    let busy = track
-        .level_run
-        .filter(|(run, mean)| f64::from(*mean) >= limits.utilization && run.reaches(t, limits.warn_after));
+    let level_run = level_after_work(context, job, track);
+    let level = level_run.map(|(run, _)| run).filter(|run| run.reaches(t, LEVEL_AFTER));
+    let busy =
+        level_run.filter(|(run, mean)| f64::from(*mean) >= limits.utilization && run.reaches(t, limits.warn_after));
     let still = track.still_run.filter(|run| run.reaches(t, limits.warn_after));
     let (run, is_partial) = match still.or(busy.map(|(run, _)| run)) {
         Some(run) => (run, false),
@@ -324,7 +360,8 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
         if is_far_below { (limits.power_variation, STEADY_WATTS) } else { (limits.frozen_variation, FROZEN_WATTS) };
     let is_constant = variation <= share_of_watts || variation * f64::from(watts) <= steady_watts;
     if is_constant && f64::from(watts) <= share * f64::from(earlier) && is_memory_at_rest {
-        return Some(SpinningGpu { earlier: Some(earlier), ..found });
+        let is_hint = track.reports_memory_use && is_memory_low != Some(true);
+        return Some(SpinningGpu { earlier: Some(earlier), is_hint, ..found });
     }
     // Nothing but the power tells, for example because the log belongs to another user. A slow state of the board looks alike.
     let level = level.filter(|_| is_far_below && !is_log_growing(context, job))?;
@@ -341,6 +378,60 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     let is_constant = variation <= share_of_watts || variation * watts <= steady_watts;
     let is_hint = is_constant && watts <= UNLIMITED_POWER * f64::from(earlier);
     is_hint.then_some(SpinningGpu { run: level, earlier: Some(earlier), is_partial: true, is_hint: true, ..found })
+}
+
+/// How many signs other than those of the GPU tell that the job stopped at about `since`: its log is silent, the workers that
+/// fed it rest, or another of its processes or its launcher ended.
+fn signs_of_a_stop(context: &RuleContext, job: &JobTrack, since: f64) -> usize {
+    let workers_rest = job.workers_rest_since.is_some_and(|rest| rest <= since + QUIET_DROP_LEAD);
+    let lost_rank =
+        context.host_track.ended.iter().any(|ended| {
+            ended.job == job.key && ended.missed_at >= since - QUIET_DROP_LEAD && !ended.positions.is_empty()
+        });
+    let lost_parent = context.members(job).any(|process| process.lost_parent);
+    [is_log_silent(context, job), workers_rest, lost_rank || lost_parent].into_iter().filter(|sign| *sign).count()
+}
+
+/// Returns the GPU if it is busy at a steady power far below the one that the job drew at work, while something else tells that
+/// the job has stopped. Its memory may read as in use: some drivers report that for a waiting kernel, too.
+fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let t = context.sample_time.t;
+    let (run, percent) = level_after_work(context, job, track).filter(|(run, _)| run.reaches(t, QUIET_DROP_AFTER.0))?;
+    if f64::from(percent) < limits.median_utilization
+        || track.has_power_smoothing
+        || !gpu.is_exclusive
+        || is_log_growing(context, job)
+    {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(t - QUIET_DROP_AFTER.0));
+    let watts = stats.mean_power?;
+    let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= QUIET_DROP_HISTORY)?.median_power()?;
+    let idle = track.context_watts().unwrap_or(0.0).min(watts);
+    let is_far_below = earlier - idle >= MIN_HEALTHY_WATTS
+        && f64::from(watts - idle) <= limits.power_drop * f64::from(earlier - idle)
+        && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
+    let is_told = match signs_of_a_stop(context, job, run.since) {
+        0 => false,
+        // An evaluation may be as steady and write no log. Some of up to 25 min were reported.
+        1 => run.reaches(t, QUIET_DROP_AFTER.1),
+        _ => true,
+    };
+    if !is_far_below || !is_flat(track, &stats, limits) || !is_told {
+        return None;
+    }
+    Some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: Some(watts),
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked: true,
+        earlier: Some(earlier),
+        is_partial: false,
+        is_hint: true,
+    })
 }
 
 /// Returns the GPU if it is busy while its counters show neither tensor cores nor memory nor links at work, whatever its
@@ -375,17 +466,21 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
 fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let after = context.limits.stuck_spin_suspect.warn_after;
     let t = context.sample_time.t;
-    let run = track.still_run.filter(|run| run.reaches(t, after))?;
+    // A silent log stands for the memory, which some drivers report as in use.
+    let is_silent = is_log_silent(context, job);
+    let level = track.level_run.filter(|(_, percent)| is_silent && *percent >= 98.0).map(|(run, _)| run);
+    let run = track.still_run.or(level).filter(|run| run.reaches(t, after))?;
     let has_worked = |gpu: &JobGpu| gpu.baseline.power_seconds() > run.covered + 60.0;
     if job.gpus.len() < 2 || !gpu.is_exclusive || track.has_power_smoothing || job.gpus.iter().any(has_worked) {
         return None;
     }
     let stats = track.window.stats(run.since.max(t - after));
     let (watts, context_watts, limit) = (stats.mean_power?, track.context_watts()?, track.limit?);
-    let is_low = watts <= context_watts + NEVER_AT_WORK_SHARE * (limit - context_watts) && watts <= 0.5 * limit;
+    let is_low = watts <= context_watts + NEVER_AT_WORK_SHARE * (limit - context_watts) && watts <= 0.5 * limit
+        || is_silent && watts <= SILENT_POWER_SHARE * limit;
     let variation = f64::from(stats.power_variation?);
     let is_constant = variation <= NEVER_AT_WORK_VARIATION || variation * f64::from(watts) <= FROZEN_WATTS;
-    let is_still = stats.least_utilization >= Some(98) && stats.most_memory_utilization == Some(0);
+    let is_still = stats.least_utilization >= Some(98) && (is_silent || stats.most_memory_utilization == Some(0));
     (is_low && is_constant && is_still).then_some(SpinningGpu {
         position: gpu.position,
         run,
@@ -395,7 +490,7 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
         has_worked: false,
         earlier: None,
         is_partial: false,
-        is_hint: false,
+        is_hint: stats.most_memory_utilization != Some(0),
     })
 }
 
@@ -464,7 +559,9 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     let works = |part: &JobPart| {
         let rests = |gpu: &&JobGpu| {
             let track = part.diagnosis.gpus.get(gpu.position);
-            track.is_some_and(|track| track.spin_run.is_none() && track.still_run.is_none())
+            track.is_some_and(|track| {
+                track.spin_run.is_none() && track.still_run.is_none() && !track.is_flat_at_low_power(t)
+            })
         };
         let alive_at = |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position).and_then(|track| track.alive_at);
         let is_alive = |gpu: &JobGpu| alive_at(gpu).is_some_and(|at| t - at <= ALIVE_GRACE.max(stays));

@@ -499,7 +499,8 @@ fn missing_readings_neither_fire_nor_clear() {
 #[test]
 fn a_gpu_that_changes_its_index_keeps_its_finding() {
     let mut tester = after_healthy_work(1);
-    tester.run(330.0, |tester, _| hung(tester, 1, 104.0, 1.0));
+    tester.run(640.0, |tester, _| hung(tester, 1, 104.0, 1.0));
+    assert_eq!(tester.firing(), [], "one GPU alone may do other work for ten minutes");
     let mut moved = gpus([0]);
     moved[0].index = 5;
     tester.inventory(0, moved);
@@ -603,14 +604,14 @@ fn ranks_that_wait_for_a_debugged_process_are_info() {
             gpus: (0..2).map(|_| tester.gpu(98, 560.0, 48, 70)).collect(),
             processes: (0..2).map(process).collect(),
         });
-        tester.run(540.0, |tester, _| {
+        tester.run(690.0, |tester, _| {
             let mut processes: Vec<TestProcess> = (0..2).map(process).collect();
             processes[0].reading.cpu_percent = Some(0.0);
             TestSample { gpus: vec![tester.gpu(0, 120.0, 0, 70), tester.gpu(100, 110.0, 0, 70)], processes }
         });
         tester.fired()
     };
-    assert_eq!(run("python -m pdb train.py"), []);
+    assert_eq!(run("python -m pdb train.py"), [("stuck-spin", "info")]);
     assert_eq!(run("python other.py"), [("stuck-spin", "warn")]);
     assert_eq!(run("python -m pdb plot.py"), [("stuck-spin", "warn")], "a debugged program that is no rank");
 }
@@ -737,4 +738,76 @@ fn without_power_memory_that_rests_at_full_utilisation_shows_a_hang() {
     };
     assert_eq!(run(0), [("stuck-spin", "warn")]);
     assert_eq!(run(20), []);
+}
+
+/// Two ranks that draw a quarter of their earlier power while the driver reports their memory as in use; `edit` changes the ranks
+/// from then on.
+fn drops_with_memory_in_use(seconds: f64, edit: impl Fn(&mut TestProcess, f64)) -> RuleTester {
+    let mut tester = RuleTester::new(gpus(0..2));
+    tester.interval = 5.0;
+    let feed = |test_sample: &mut TestSample| {
+        for process in &mut test_sample.processes {
+            (process.reading.descendants, process.reading.descendants_cpu_percent) = (Some(4), Some(200.0));
+        }
+    };
+    tester.run(1200.0, |tester, t| {
+        let mut test_sample = healthy(tester, 2);
+        feed(&mut test_sample);
+        logging(tester, t, test_sample, None)
+    });
+    tester.run(seconds, |tester, t| {
+        // More than the noise of a constant power.
+        let watts = if ((t / 5.0) as u32).is_multiple_of(2) { 144.0 } else { 156.0 };
+        let gpus = (0..2).map(|_| tester.gpu(100, watts, 35, 70)).collect();
+        let mut test_sample = TestSample { gpus, processes: ranks(2, 1.0) };
+        feed(&mut test_sample);
+        let mut test_sample = logging(tester, 1200.0 + t, test_sample, None);
+        for process in &mut test_sample.processes {
+            edit(process, t);
+        }
+        test_sample
+    });
+    tester
+}
+
+#[test]
+fn a_steady_drop_of_power_is_a_hang_if_other_signs_tell_it_although_the_memory_reads_as_in_use() {
+    let workers_rest = |process: &mut TestProcess, _: f64| process.reading.descendants_cpu_percent = Some(0.0);
+    let log_stops = |process: &mut TestProcess, t: f64| {
+        process.reading.log_age_seconds = process.reading.log_age_seconds.map(|_| t.trunc());
+    };
+    let spins = |tester: &RuleTester| {
+        let is_spin = |(rule, _): &&(&str, &str)| *rule == "stuck-spin";
+        tester.firing().into_iter().filter(|finding| is_spin(&finding)).collect::<Vec<_>>()
+    };
+    let both = |process: &mut TestProcess, t: f64| {
+        workers_rest(process, t);
+        log_stops(process, t);
+    };
+    let tester = drops_with_memory_in_use(660.0, both);
+    assert_eq!(spins(&tester), [("stuck-spin", "crit")]);
+    let finding = tester.finding("stuck-spin");
+    assert_eq!(finding.confidence, Confidence::Likely, "only the power and the host tell");
+    let sentence = &finding.sentence;
+    assert!(sentence.starts_with("GPUs 0,1 read 100 % busy for 1") && !sentence.contains("memory"), "{sentence}");
+    assert_eq!(spins(&drops_with_memory_in_use(1500.0, log_stops)), [], "an evaluation may write no log");
+    assert_eq!(spins(&drops_with_memory_in_use(1700.0, log_stops)), [("stuck-spin", "crit")]);
+    assert_eq!(spins(&drops_with_memory_in_use(3000.0, workers_rest)), [], "its log goes on");
+    assert_eq!(spins(&drops_with_memory_in_use(3000.0, |_, _| ())), [], "work at low power");
+}
+
+#[test]
+fn a_rank_that_was_never_at_work_is_suspected_if_its_log_stopped_although_the_memory_reads_as_in_use() {
+    let run = |stopped_at: Option<f64>| {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.interval = 5.0;
+        tester.run(2400.0, |tester, t| {
+            let gpus = (0..4).map(|_| tester.gpu(100, 300.0, 35, 70)).collect();
+            let test_sample = TestSample { gpus, processes: ranks(4, 1.0) };
+            logging(tester, t, test_sample, stopped_at.filter(|at| t > *at))
+        });
+        tester.fired().into_iter().filter(|(_, severity)| *severity == "warn").collect::<Vec<_>>()
+    };
+    assert_eq!(run(Some(300.0)), [("stuck-spin-suspect", "warn")]);
+    assert_eq!(run(None), [], "it may be launch-bound work");
 }

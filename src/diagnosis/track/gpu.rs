@@ -46,6 +46,9 @@ const WORKING_TENSOR_PERCENT: f32 = 2.0;
 const RESTING_TENSOR_PERCENT: f32 = 1.0;
 const RESTING_DRAM_PERCENT: f32 = 2.0;
 const RESTING_TRAFFIC: f64 = 100e6;
+/// The utilisation of a kernel that waits, in percent, and how long it must be level, in seconds.
+const FLAT_PERCENT: f32 = 95.0;
+const FLAT_SECONDS: f64 = 600.0;
 /// The change of used memory that shows that a process does something, in bytes.
 const ALIVE_MEMORY_BYTES: u64 = 200 << 20;
 /// The time constant for smoothing the clock under load, in seconds.
@@ -101,6 +104,8 @@ pub(crate) struct GpuTrack {
     alive_bytes: u64,
     /// The smoothed SM clock under load, as a share of its maximum.
     pub(crate) clock_share: Option<f64>,
+    /// The highest smoothed clock under load, as a share of its maximum; 0 until it is known.
+    pub(crate) best_clock_share: f32,
     /// The most lanes and the highest generation of the PCIe link under load.
     pub(crate) best_link: Option<(u8, u8)>,
     /// The learned context-idle power, in watts.
@@ -165,6 +170,12 @@ impl GpuTrack {
     /// Whether the GPU does no work now: it spins at low power or is idle.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.spin_run.is_some() || self.still_run.is_some() || self.idle_run.is_some()
+    }
+
+    /// Whether the GPU has been busy at one level and below the spin power for ten minutes, at any memory utilisation.
+    pub(crate) fn is_flat_at_low_power(&self, t: f64) -> bool {
+        self.is_low_power
+            && self.level_run.is_some_and(|(run, percent)| percent >= FLAT_PERCENT && run.reaches(t, FLAT_SECONDS))
     }
 
     /// Updates the track with one sample.
@@ -236,7 +247,9 @@ impl GpuTrack {
         let clock = clock_share(info, reading);
         if let (Some(share), true) = (clock, self.utilization >= Some(50)) {
             let weight = (dt / CLOCK_SECONDS).min(1.0);
-            self.clock_share = Some(self.clock_share.map_or(share, |slow| slow + weight * (share - slow)));
+            let smoothed = self.clock_share.map_or(share, |slow| slow + weight * (share - slow));
+            self.clock_share = Some(smoothed);
+            self.best_clock_share = self.best_clock_share.max(smoothed as f32);
         }
         if let (Some(width), Some(generation), true) =
             (reading.pcie_width, reading.pcie_generation, self.utilization >= Some(50))

@@ -105,6 +105,8 @@ pub(crate) struct JobTrack {
     pub(crate) poll_run: Option<Run>,
     /// Every process has waited in a loop since `poll_run` began.
     all_loop: bool,
+    /// Since when the workers that fed the GPUs before rest, whatever the GPUs do.
+    pub(crate) workers_rest_since: Option<f64>,
     /// The CPU cores of the workers while they fed the GPUs.
     healthy_workers: Option<f64>,
     /// The longest stall, in seconds, after which the GPUs worked again.
@@ -177,6 +179,7 @@ impl JobTrack {
             unfed_run: None,
             poll_run: None,
             all_loop: false,
+            workers_rest_since: None,
             healthy_workers: None,
             longest_pause: 0.0,
             last_quiet: None,
@@ -388,6 +391,7 @@ impl JobTrack {
         let members = || self.members(processes);
         let all_poll = workers < 0.05 && members().any(waits) && members().all(|one| waits(one) || rests(one));
         self.all_loop = members().all(waits) && (self.all_loop || self.poll_run.is_none());
+        self.workers_rest_since = is_unfed.then(|| self.workers_rest_since.unwrap_or(t));
         for (holds, run) in [(is_unfed, &mut self.unfed_run), (all_poll, &mut self.poll_run)] {
             if is_resting && holds {
                 Run::extend(run, t, dt);

@@ -93,6 +93,8 @@ pub(crate) struct LogTrack {
     pub(crate) writes: u32,
     /// The most recent gaps between writes, in seconds.
     gaps: Vec<f32>,
+    /// The longest gap between writes, in seconds.
+    pub(crate) longest_gap: f32,
 }
 
 /// The tolerance in seconds: ages are whole seconds, and checks come a little early or late.
@@ -123,7 +125,9 @@ impl LogTrack {
         if self.gaps.len() >= GAPS {
             self.gaps.remove(0);
         }
-        self.gaps.push((written_at - before) as f32);
+        let gap = (written_at - before) as f32;
+        self.gaps.push(gap);
+        self.longest_gap = self.longest_gap.max(gap);
         self.written_at = Some(written_at);
     }
 
