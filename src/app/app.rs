@@ -17,6 +17,7 @@ use super::layout::{Density, HostLayout, ScreenLayout, compute_host_layout, comp
 use super::list_filter::ListFilter;
 use super::messages::{EventLog, StartupSummary};
 use super::palette::Palette;
+use super::process_details::{self, ProcessDetails};
 use super::screen::{ChartSpan, Focus, HostVisibility, Screen, View, help_columns};
 use super::settings::{DisplaySettings, SettingsFile};
 use super::signals::Signals;
@@ -80,6 +81,10 @@ pub struct App {
     pub(super) palette: Option<Palette>,
     /// The report about a job that looks hung. It remains when its view is left.
     pub(super) hang_report: Option<Box<HangReport>>,
+    /// What was requested for the process on the screen.
+    pub(super) process_details: Option<Box<ProcessDetails>>,
+    /// The id of the last request for such details. It never falls: a late reply must not be taken for that of another process.
+    pub(super) last_details_request: u64,
     pub(super) notice: Option<(String, Moment)>,
     pub(super) event_log: EventLog,
     pub(super) startup_summary: StartupSummary,
@@ -126,6 +131,8 @@ impl App {
             signals: Signals::default(),
             palette: None,
             hang_report: None,
+            process_details: None,
+            last_details_request: process_details::FIRST_REQUEST_ID,
             notice: None,
             event_log: EventLog::default(),
             changes: Changes::default(),
@@ -153,6 +160,9 @@ impl App {
         self.select_wanted_gpu();
         if takes_effects {
             effects.extend(self.request_history(now));
+        }
+        if takes_effects && !is_host_update {
+            effects.extend(self.continue_process_details(now));
         }
         if !is_host_update {
             let findings = std::mem::take(&mut self.changes.findings);
@@ -195,6 +205,9 @@ impl App {
         if let HostUpdate::Reply(reply) = &update {
             if self.take_hang_report_reply(reply, now) {
                 return self.continue_hang_report(now);
+            }
+            if self.take_process_details_reply(reply, now) {
+                return Vec::new();
             }
             return self.receive_signal_reply(id, reply, now);
         }

@@ -28,6 +28,7 @@ mod messages;
 pub(crate) mod mixed_fleet;
 pub mod palette;
 mod palette_actions;
+mod process_details;
 pub mod screen;
 mod settings;
 mod signal_actions;
@@ -52,6 +53,7 @@ pub use list_filter::{FilterLine, ListFilter};
 pub use message_template::{DEFAULT_TEMPLATE, MessageFacts, MessageTemplate, TemplateError};
 pub use messages::{EventKind, EventLog, EventLogEntry};
 pub use palette::Palette;
+pub use process_details::{ProcessDetails, Requested};
 pub use screen::{
     CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, ChartSpan, Focus, HostVisibility, ListCursor, Metric, Screen, View,
 };

@@ -507,8 +507,8 @@ impl ConnectionLog {
                     ReplyOutcome::Gone => "the process has exited".to_owned(),
                     ReplyOutcome::Reused => "the pid now belongs to another process".to_owned(),
                     ReplyOutcome::NotPermitted => "not permitted".to_owned(),
-                    ReplyOutcome::Environment(_) => "environment received".to_owned(),
-                    ReplyOutcome::LogTail { .. } => "log tail received".to_owned(),
+                    // An open view repeats these requests.
+                    ReplyOutcome::Environment(_) | ReplyOutcome::LogTail { .. } => return,
                     ReplyOutcome::Examined(_) => "examination received".to_owned(),
                     ReplyOutcome::Refused(why) => format!("refused: {why}"),
                     ReplyOutcome::Unknown => "unknown answer".to_owned(),

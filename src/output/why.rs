@@ -6,11 +6,16 @@
 //!   1  NCCL RAS, twice, 60 s apart  AllReduce: 7 ranks at 64, rank 7 at 60, none moved   proven
 //!   2  py-spy, rank 7               load_batch (data.py:211), same 60 s later            likely
 //!   3  links                        mlx5_0 ACTIVE, 0 B/s, no errors                      says: not the network
+//!   variables  WORLD_SIZE=8 MASTER_ADDR=10.0.0.1 NCCL_IB_HCA=mlx5_0
+//!   variables  rank 7: RANK=7 LOCAL_RANK=3
+//!   log        /home/ann/out.log
+//!              step 61, loss 2.31
 //!   not seen  Flight Recorder: off in this job (TORCH_FR_BUFFER_SIZE=2000 before the next start)
 //! ```
 
 use super::json::rounded;
 use super::paint::{Paint, Tone};
+use crate::diagnosis::proof::job_details::{JobDetails, last_lines, variables};
 use crate::diagnosis::proof::{
     Culprit, CulpritRank, CulpritReason, EvidenceLine, JobEvidence, Missing, Outcome, Says, Verdict,
 };
@@ -41,6 +46,9 @@ pub fn text(evidence: &JobEvidence, verdict: &Verdict, paint: Paint) -> String {
         }
     }
     text += &evidence_table(&verdict.evidence, paint);
+    for (label, line) in JobDetails::new(evidence, verdict).lines() {
+        let _ = writeln!(text, "  {}", paint.paint(Tone::Dim, &format!("{label:<9}  {line}")));
+    }
     for missing in &verdict.missing {
         let mut line = format!("  not seen  {}: {}", missing.what, missing.reason);
         if !missing.remedy.is_empty() {
@@ -174,6 +182,8 @@ pub(crate) struct JsonWhy {
     culprit: Option<JsonCulprit>,
     /// The evidence, the strongest first.
     evidence: Vec<JsonEvidence>,
+    /// The ends of the logs of the processes, each log once.
+    logs: Vec<JsonLog>,
     /// The facts that could not be read.
     missing: Vec<JsonMissing>,
 }
@@ -194,6 +204,24 @@ struct JsonProcess {
     gpus: Vec<u32>,
     /// Number of times that it was examined.
     readings: usize,
+    /// The variables that place it in its job, as `NAME=value`, secrets redacted.
+    variables: Vec<SafeText>,
+    /// Path of its log.
+    log: Option<SafeText>,
+}
+
+/// The end of a log.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct JsonLog {
+    /// The name of the host on which it was read.
+    host: SafeText,
+    /// Path of the file.
+    path: SafeText,
+    /// Time since the last write to it, in seconds.
+    age_seconds: Option<f64>,
+    /// The last lines that are not blank, oldest first, secrets redacted.
+    lines: Vec<SafeText>,
 }
 
 /// The ranks that hold a job up.
@@ -284,6 +312,8 @@ impl JsonWhy {
                     user: rank.user.clone(),
                     gpus: rank.gpus.iter().map(|gpu| gpu.index).collect(),
                     readings: rank.readings.len(),
+                    variables: variables(rank).to_vec(),
+                    log: rank.log.as_ref().map(|log| log.path.clone()),
                 })
                 .collect(),
             culprit: verdict.culprit.as_ref().map(JsonCulprit::new),
@@ -296,9 +326,26 @@ impl JsonWhy {
                     says: line.says.word(),
                 })
                 .collect(),
+            logs: json_logs(evidence),
             missing: verdict.missing.iter().map(JsonMissing::new).collect(),
         }
     }
+}
+
+/// Ranks of one host often write to one file.
+fn json_logs(evidence: &JobEvidence) -> Vec<JsonLog> {
+    let mut logs: Vec<JsonLog> = Vec::new();
+    for (rank, log) in evidence.ranks.iter().filter_map(|rank| Some((rank, rank.log.as_ref()?))) {
+        if !logs.iter().any(|known| known.host == rank.host_name && known.path == log.path) {
+            logs.push(JsonLog {
+                host: rank.host_name.clone(),
+                path: log.path.clone(),
+                age_seconds: log.age.map(rounded),
+                lines: last_lines(log).into_iter().cloned().collect(),
+            });
+        }
+    }
+    logs
 }
 
 impl JsonCulprit {
@@ -351,8 +398,9 @@ pub fn json_line(evidence: &JobEvidence, verdict: &Verdict) -> Result<String, se
 mod tests {
     use super::super::fixture::assert_documented;
     use super::*;
-    use crate::diagnosis::proof::RankEvidence;
+    use crate::diagnosis::proof::{LogTail, RankEvidence, RankReading};
     use crate::fleet::{HostId, ProcessKey};
+    use crate::wire::{Examination, ProcessExamination};
     use std::time::Duration;
 
     fn key(pid: u32) -> ProcessKey {
@@ -432,6 +480,72 @@ job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
         assert_eq!(text(&evidence(), &verdict(), Paint::OFF), expected);
     }
 
+    /// The evidence with variables of two ranks and a log of the culprit.
+    fn evidence_with_details() -> JobEvidence {
+        let mut evidence = evidence();
+        for number in [0, 7] {
+            let variables = [format!("RANK={number}"), "WORLD_SIZE=8".into(), "NCCL_DEBUG=INFO".into()];
+            let variables = variables.map(SafeText::from).to_vec();
+            let process = ProcessExamination { variables, ..ProcessExamination::default() };
+            let examination = Examination { process: Some(Box::new(process)), ..Examination::default() };
+            evidence.ranks[number].readings = vec![RankReading { examination, ..RankReading::default() }];
+        }
+        let lines = (0..20).map(|step| SafeText::from(format!("step {step}"))).chain(["  ".into()]).collect();
+        let age = Some(Duration::from_secs(745));
+        evidence.ranks[0].log =
+            Some(LogTail { path: "/home/ann/0.log".into(), lines: vec!["begins".into()], age: None });
+        evidence.ranks[7].log = Some(LogTail { path: "/home/ann/7.log".into(), lines, age });
+        evidence
+    }
+
+    #[test]
+    fn the_text_has_the_variables_and_the_end_of_the_log_of_the_culprit() {
+        let mut verdict = verdict();
+        (verdict.evidence, verdict.missing) = (Vec::new(), Vec::new());
+        let expected = "\
+job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
+  culprit  rank 7, pid 107 on node2, GPU 3: never launched AllReduce 61 to 64
+  variables  WORLD_SIZE=8 NCCL_DEBUG=INFO
+  variables  rank 7: RANK=7
+  log        /home/ann/7.log, written 12 min ago
+             step 12
+             step 13
+             step 14
+             step 15
+             step 16
+             step 17
+             step 18
+             step 19
+";
+        assert_eq!(text(&evidence_with_details(), &verdict, Paint::OFF), expected);
+        verdict.culprit = None;
+        let text = text(&evidence_with_details(), &verdict, Paint::OFF);
+        assert!(
+            text.ends_with(
+                "  variables  WORLD_SIZE=8 NCCL_DEBUG=INFO\n  log        /home/ann/0.log\n             begins\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_json_has_the_variables_of_each_process_and_each_log_once() {
+        let mut evidence = evidence_with_details();
+        evidence.ranks[6].log = evidence.ranks[7].log.clone();
+        let json: serde_json::Value =
+            serde_json::from_str(&json_line(&evidence, &verdict()).expect("writes")).expect("reads");
+        assert_eq!(json["processes"][7]["variables"][0], "RANK=7");
+        assert_eq!(json["processes"][1]["variables"], serde_json::json!([]));
+        assert_eq!(
+            (&json["processes"][6]["log"], &json["processes"][1]["log"]),
+            (&"/home/ann/7.log".into(), &serde_json::Value::Null)
+        );
+        let logs = json["logs"].as_array().expect("logs");
+        let known: Vec<_> = logs.iter().map(|log| (&log["host"], &log["path"])).collect();
+        assert_eq!(known, [(&"node1".into(), &"/home/ann/0.log".into()), (&"node2".into(), &"/home/ann/7.log".into())]);
+        assert_eq!((&logs[1]["lines"][7], &logs[1]["age_seconds"]), (&"step 19".into(), &745.0.into()));
+    }
+
     #[test]
     fn several_culprits_have_a_line_each() {
         let mut verdict = verdict();
@@ -482,7 +596,8 @@ job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
 
     #[test]
     fn the_document_names_every_json_field() {
-        let json = serde_json::from_str(&json_line(&evidence(), &verdict()).expect("writes")).expect("reads");
+        let json =
+            serde_json::from_str(&json_line(&evidence_with_details(), &verdict()).expect("writes")).expect("reads");
         assert_documented(include_str!("../../docs/why-json.md"), &[json]);
     }
 

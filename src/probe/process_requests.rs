@@ -1,6 +1,7 @@
 //! Requests about one process: send a signal, return its environment, return the end of its log.
 
 use super::blocking::spawn_thread;
+use super::examine::job_variables;
 use super::process_facts::has_other_command;
 use super::procfs::{FileReader, Stat, real_uid};
 use crate::wire::redact::redact;
@@ -15,8 +16,6 @@ use std::time::Duration;
 
 /// The maximum size of an environment that is read.
 const ENVIRONMENT_BYTES: usize = 64 * 1024;
-/// The maximum number of variables in a reply.
-const MAX_VARIABLES: usize = 1024;
 /// The maximum size of a log tail.
 const LOG_TAIL_BYTES: u64 = 4096;
 /// The time limit for reads: the log may be on a file server that does not answer, and the process may hang in the
@@ -147,8 +146,8 @@ fn pidfd_send_signal_error(error: Errno) -> ReplyOutcome {
     }
 }
 
-/// Returns `/proc/PID/environ` of a process of this user, with secrets redacted. It is the environment at the start of
-/// the program, without later changes.
+/// Returns the variables of the job in `/proc/PID/environ` of a process of this user, with secrets redacted. They are those at
+/// the start of the program, without later changes.
 pub(crate) fn environment(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
     let timeout_message = "the environment could not be read within 3 s: the process hangs in the kernel";
     in_background(target, boot_id, timeout_message, read_environment)
@@ -237,17 +236,9 @@ pub(crate) fn check_own_process(
 
 fn read_environment(pid: u32) -> ReplyOutcome {
     match FileReader::default().read_process(pid, "environ", ENVIRONMENT_BYTES) {
-        Ok(bytes) => ReplyOutcome::Environment(environment_variables(bytes)),
+        Ok(bytes) => ReplyOutcome::Environment(job_variables(bytes)),
         Err(error) => refused(format!("/proc/{pid}/environ: {error}")),
     }
-}
-
-/// Parses `/proc/PID/environ` and redacts secrets.
-fn environment_variables(environ: &[u8]) -> Vec<SafeText> {
-    let variables = environ.split(|&byte| byte == 0).filter(|variable| !variable.is_empty()).take(MAX_VARIABLES);
-    // Redact each variable alone: unlike arguments, one does not name the next.
-    let redacted = variables.flat_map(|variable| redact(&[String::from_utf8_lossy(variable)]));
-    redacted.map(SafeText::from).collect()
 }
 
 fn read_log_tail(pid: u32) -> ReplyOutcome {
@@ -331,19 +322,21 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_redacted() {
+    fn only_variables_of_the_job_are_returned_and_redacted() {
         let mut command = Command::new("sleep");
         command
             .arg("600")
             .env_clear()
             .env("WANDB_API_KEY", "abc")
             .env("NCCL_DEBUG", "INFO")
-            .env("MASTER", "a b\x1b[2J");
+            .env("NCCL_API_KEY", "abc")
+            .env("RANK", "3")
+            .env("NCCL_SOCKET_IFNAME", "a b\x1b[2J");
         let job = SleepProcess::start(command.stdout(Stdio::null()));
         let outcome = environment(job.target(), Some(BOOT));
         let ReplyOutcome::Environment(mut variables) = outcome else { panic!("{outcome:?}") };
         variables.sort();
-        assert_eq!(variables, ["MASTER=a b␛[2J", "NCCL_DEBUG=INFO", "WANDB_API_KEY=***"]);
+        assert_eq!(variables, ["NCCL_API_KEY=***", "NCCL_DEBUG=INFO", "NCCL_SOCKET_IFNAME=a b␛[2J", "RANK=3"]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use super::process::Process;
 use super::script::Step;
 use crate::wire::{
     Communicator, Examination, ExaminationPart, ExaminationRefusal, Frame, LinkErrorCount, LinkReading, NamedRank,
-    OperationCounts, ProcessExamination, ProcessState, RanksAtCount, RasReport, ReplyOutcome, StackDump, ThreadGroup,
-    ThreadReading, ThreadStack,
+    OperationCounts, ProcessExamination, ProcessState, RanksAtCount, RasReport, ReplyOutcome, SafeText, StackDump,
+    ThreadGroup, ThreadReading, ThreadStack,
 };
 
 /// The version of NCCL that the simulated programs use: the first with the fixes of NCCL RAS that torch includes.
@@ -31,15 +31,10 @@ enum Activity {
 impl SimulatedHost {
     /// Examines a process of the probe's user.
     pub fn examine(&self, pid: u32, start_ticks: u64, parts: &[ExaminationPart]) -> ReplyOutcome {
-        let Some(process) = self.processes.iter().find(|process| process.is_listed() && process.pid() == pid) else {
-            return ReplyOutcome::Gone;
+        let process = match self.own_process(pid, start_ticks) {
+            Ok(process) => process,
+            Err(refusal) => return refusal,
         };
-        if process.start_ticks() != start_ticks {
-            return ReplyOutcome::Reused;
-        }
-        if !process.is_own {
-            return ReplyOutcome::NotPermitted;
-        }
         let mut examination = Examination::default();
         for part in parts {
             match part {
@@ -59,6 +54,23 @@ impl SimulatedHost {
             }
         }
         ReplyOutcome::Examined(Box::new(examination))
+    }
+
+    /// The variables of a process of the probe's user.
+    pub fn environment(&self, pid: u32, start_ticks: u64) -> ReplyOutcome {
+        match self.own_process(pid, start_ticks) {
+            Ok(process) => ReplyOutcome::Environment(variables(process)),
+            Err(refusal) => refusal,
+        }
+    }
+
+    fn own_process(&self, pid: u32, start_ticks: u64) -> Result<&Process, ReplyOutcome> {
+        match self.processes.iter().find(|process| process.is_listed() && process.pid() == pid) {
+            None => Err(ReplyOutcome::Gone),
+            Some(process) if process.start_ticks() != start_ticks => Err(ReplyOutcome::Reused),
+            Some(process) if !process.is_own => Err(ReplyOutcome::NotPermitted),
+            Some(process) => Ok(process),
+        }
     }
 
     /// The InfiniBand port of a host with the event `ib`.
@@ -188,7 +200,6 @@ fn read_process(process: &Process) -> ProcessExamination {
     };
     let group =
         |name: &str, count| ThreadGroup { name: name.into(), wait_channel: "futex_do_wait".into(), count, cpu_ms: 0 };
-    let rank = process.rank;
     ProcessExamination {
         ns_pid: Some(process.pid()),
         same_network: Some(true),
@@ -197,12 +208,17 @@ fn read_process(process: &Process) -> ProcessExamination {
         cpu_ms: Some(cpu_ms),
         written_bytes: Some(0),
         threads: vec![group("pt_autograd_", 4), group("pt_nccl_watchdg", 1), group("pt_nccl_heartbt", 1)],
-        variables: vec![format!("RANK={rank}").into(), format!("LOCAL_RANK={rank}").into()],
+        variables: variables(process),
         nccl_version: Some(NCCL_VERSION.into()),
         has_nccl: Some(true),
         may_attach: Some(true),
         ..ProcessExamination::default()
     }
+}
+
+fn variables(process: &Process) -> Vec<SafeText> {
+    let rank = process.rank;
+    vec![format!("RANK={rank}").into(), format!("LOCAL_RANK={rank}").into(), "NCCL_DEBUG=WARN".into()]
 }
 
 fn read_stacks(process: &Process) -> StackDump {

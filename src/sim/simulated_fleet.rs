@@ -248,9 +248,12 @@ impl SimulatedProbe {
                 let is_same_boot = *boot_id == host.boot_id(seconds(now));
                 reply(id, if is_same_boot { host.examine(*pid, *start_ticks, parts) } else { ReplyOutcome::Reused })
             }
-            Request::Environment { id, .. } | Request::LogTail { id, .. } => {
-                reply(id, ReplyOutcome::Refused("a simulated process has no files".into()))
+            Request::Environment { id, boot_id, pid, start_ticks } => {
+                let host = self.server.host();
+                let is_same_boot = *boot_id == host.boot_id(seconds(now));
+                reply(id, if is_same_boot { host.environment(*pid, *start_ticks) } else { ReplyOutcome::Reused })
             }
+            Request::LogTail { id, .. } => reply(id, ReplyOutcome::Refused("a simulated process has no files".into())),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::format::{short, wrap};
 use crate::app::{App, HangReport};
 use crate::diagnosis::Severity;
 use crate::diagnosis::proof::investigation::Progress;
+use crate::diagnosis::proof::job_details::JobDetails;
 use crate::diagnosis::proof::{Outcome, Says};
 use crate::fleet::Moment;
 use ratatui::layout::{Margin, Rect};
@@ -99,6 +100,13 @@ fn lines(canvas: &Canvas<'_>, report: &HangReport, width: usize, now: Moment) ->
     for (number, line) in (1..).zip(&verdict.evidence) {
         let style = if matches!(line.says, Says::Proven | Says::Likely) { theme.plain } else { theme.dim };
         add(&format!("{number}"), &format!("{}: {} ({})", line.source, line.text, line.says.text()), style);
+    }
+    let details = JobDetails::new(report.evidence(), verdict).lines();
+    if !details.is_empty() {
+        add("", "", theme.plain);
+    }
+    for (label, line) in details {
+        add(label, &line, theme.plain);
     }
     if !verdict.missing.is_empty() {
         add("", "", theme.plain);

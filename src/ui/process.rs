@@ -5,10 +5,10 @@ use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{ShortString, age, memory, or_dash, plural, short, shorten_host_name, span, wrap};
 use super::list;
 use crate::app::layout::processes_layout;
-use crate::app::{App, ChartSpan};
+use crate::app::{App, ChartSpan, ProcessDetails, Requested};
 use crate::diagnosis::FindingPhase;
 use crate::fleet::{Host, Moment, Process, ProcessMetric, Row, RowKey, SeriesKey, gpu_list};
-use crate::wire::{Owner, ProcessFacts};
+use crate::wire::{Owner, ProcessFacts, SafeText};
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 use std::fmt::Write as _;
@@ -142,7 +142,42 @@ fn text_lines(
     if shown < processes.len() {
         text.add("", &short!("{} more processes", processes.len() - shown), plain);
     }
+    if let Some(details) = app.process_details(&row.key) {
+        text.gap();
+        add_details(&mut text, canvas, details, processes.len() > 1);
+    }
     text.lines
+}
+
+/// The maximum number of lines of a log.
+const MAX_LOG_LINES: usize = 12;
+
+/// Adds the variables and the end of the log, which only the owner of a process may read.
+fn add_details(text: &mut Text, canvas: &Canvas<'_>, details: &ProcessDetails, is_one_of_several: bool) {
+    let (plain, dim) = (canvas.theme.plain, canvas.theme.dim);
+    let of = if is_one_of_several { format!("of pid {}: ", details.pid()) } else { String::new() };
+    match details.variables() {
+        Requested::Pending => text.add("variables", "being read", dim),
+        Requested::Known(variables) if variables.is_empty() => {
+            text.add("variables", &format!("{of}none of torchrun, Slurm, MPI, JAX, NCCL or CUDA"), dim);
+        }
+        Requested::Known(variables) => {
+            let variables: Vec<&str> = variables.iter().map(SafeText::as_str).collect();
+            text.add("variables", &format!("{of}{}", variables.join(" ")), plain);
+        }
+        Requested::Refused(reason) => text.add("variables", &format!("{of}not read: {reason}"), dim),
+    }
+    match details.log() {
+        Requested::Pending => text.add("log end", "being read", dim),
+        Requested::Known(log) => {
+            let first = log.lines.len().saturating_sub(MAX_LOG_LINES);
+            text.add("log end", &format!("{of}{}", log.path), dim);
+            for line in log.lines.iter().skip(first).filter(|line| !line.trim().is_empty()) {
+                text.add("", line, plain);
+            }
+        }
+        Requested::Refused(reason) => text.add("log end", &format!("{of}not read: {reason}"), dim),
+    }
 }
 
 /// Divides the area into text and charts: side by side on a wide screen, charts below on a high one, else text only.

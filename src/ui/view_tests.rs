@@ -794,3 +794,32 @@ fn header_wall_users_list_and_json_agree() {
         assert_eq!(Some(used), totals.memory_used_bytes);
     }
 }
+
+#[test]
+fn the_view_of_an_own_process_shows_its_variables_and_the_end_of_its_log() {
+    use crate::app::Effect;
+    use crate::wire::{Reply, ReplyOutcome, Request};
+    let size = (120, 60);
+    let mut app = app(6, 8, size);
+    press(&mut app, "3g");
+    let index = app.rows().iter().position(|row| row.is_mine && row.workers == 1).expect("such a row");
+    let effects = press(&mut app, &format!("{}\n", "↓".repeat(index)));
+    assert!(text(&app, size).contains("variables  being read"));
+    for effect in effects {
+        let Effect::Request(host, request) = effect else { continue };
+        let outcome = match &request {
+            Request::Environment { .. } => ReplyOutcome::Environment(vec!["RANK=3".into(), "WORLD_SIZE=8".into()]),
+            _ => ReplyOutcome::LogTail {
+                path: "/home/dmitri/out.log".into(),
+                lines: (0..20).map(|step| format!("step {step}").into()).collect(),
+            },
+        };
+        let reply = Reply { id: request.reply_id().expect("has a reply"), outcome };
+        app.update(Event::Host(host, Box::new(HostUpdate::Reply(reply))), at(NOW + 1));
+    }
+    let screen = text(&app, size);
+    for words in ["variables  RANK=3 WORLD_SIZE=8", "log end    /home/dmitri/out.log", "  step 8 ", "  step 19 "] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    assert!(!screen.contains("  step 7 "), "{screen}");
+}

@@ -30,8 +30,8 @@ pub const MAX_XID_EVENTS: usize = 1024;
 pub const MAX_PAST_VALUES: usize = 1024;
 /// Maximum number of remarks in a snapshot. The probe sends about ten.
 pub const MAX_NOTES: usize = 256;
-/// Maximum number of environment variables, or of log lines, in a reply. The probe sends at most 1024 variables, and 4
-/// KiB of a log.
+/// Maximum number of environment variables, or of log lines, in a reply. The probe sends at most 64 variables, and 4 KiB of a
+/// log; older probes send up to 1024 variables.
 pub const MAX_REPLY_LINES: usize = 8192;
 /// Maximum number of parts that an examination can request or refuse.
 pub const MAX_EXAMINATION_PARTS: usize = 16;

@@ -281,7 +281,8 @@ pub enum Request {
         /// The signal.
         signal: Signal,
     },
-    /// Returns the environment of a process of the login user.
+    /// Returns the environment variables of a process of the login user that place it in its job
+    /// ([`super::job_variables`]).
     Environment {
         /// Returned in the `Reply`.
         id: u64,
@@ -374,7 +375,8 @@ pub enum ReplyOutcome {
     Reused,
     /// The kernel does not permit it (EPERM).
     NotPermitted,
-    /// The environment as `NAME=value`, secrets redacted, at most 64 KiB and [`limits::MAX_REPLY_LINES`].
+    /// The variables of the job as `NAME=value`, secrets redacted, at most [`limits::MAX_VARIABLES`]. Older probes send the whole
+    /// environment, at most 64 KiB and [`limits::MAX_REPLY_LINES`].
     Environment(#[serde(deserialize_with = "limits::reply_lines")] Vec<SafeText>),
     /// The end of the log file.
     LogTail {

@@ -19,6 +19,7 @@ pub mod examination;
 pub mod format;
 pub mod gpu;
 pub mod host;
+pub mod job_variables;
 pub mod limits;
 pub mod message;
 pub mod process;

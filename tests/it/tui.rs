@@ -6,6 +6,7 @@ use crate::lab::Lab;
 use crate::pty::{Pty, has_ended, signal, wait_for_end};
 use crate::sshd::PASSPHRASE;
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -324,6 +325,40 @@ fn a_process_that_starts_another_program_does_not_appear_as_ended() {
     assert_eq!(pty.exit_code(), 0);
     launcher.kill().expect("it runs");
     launcher.wait().expect("ends");
+}
+
+#[test]
+fn the_view_of_an_own_process_shows_its_variables_and_the_end_of_its_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("out.log");
+    std::fs::write(&log, "step 4, token=hunter2\n").expect("is written");
+    let append = || std::fs::OpenOptions::new().append(true).open(&log).expect("the log");
+    let lab = Lab::start_with_workers(&["hgx-01"], |_| {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("3600").stdin(std::process::Stdio::null()).stdout(append()).stderr(std::process::Stdio::null());
+        command.env_clear().envs([("RANK", "3"), ("NCCL_DEBUG", "INFO"), ("DATABASE", "mine")]);
+        command.spawn().expect("starts")
+    });
+    let state = tempfile::tempdir().expect("a folder");
+    let mut pty = start_on_lab(&lab, "", state.path(), &[]);
+    let pid = lab.hosts[0].worker_pid().to_string();
+    pty.keys("3");
+    pty.wait_for(&pid);
+    pty.keys("\r");
+    let view = pty.wait("both", |text| text.contains("RANK=3 NCCL_DEBUG=INFO") && text.contains("step 4, token=***"));
+    assert!(!view.contains("DATABASE") && !view.contains("hunter2"), "{view}");
+    // The log is read again while the view is open.
+    writeln!(append(), "step 5").expect("is written");
+    pty.wait_for("step 5");
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    let files = std::fs::read_dir(state.path().join("gpufleet")).expect("the state").flatten();
+    for file in files {
+        let bytes = std::fs::read(file.path()).unwrap_or_default();
+        let is_stored =
+            ["RANK=3", "step 4"].iter().any(|text| bytes.windows(text.len()).any(|part| part == text.as_bytes()));
+        assert!(!is_stored, "{}", file.path().display());
+    }
 }
 
 #[test]

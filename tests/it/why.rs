@@ -20,7 +20,16 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn why_examines_a_process_twice_through_sshd() {
-    let lab = Lab::start(&["hgx-01"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("out.log");
+    std::fs::write(&log, "step 4, token=abc\n\x1b[2Jstep 5\n\n").expect("is written");
+    let lab = Lab::start_with_workers(&["hgx-01"], |_| {
+        let output = std::fs::OpenOptions::new().append(true).open(&log).expect("the log");
+        let mut command = Command::new("sleep");
+        command.arg("3600").stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
+        command.env_clear().envs([("RANK", "3"), ("NCCL_API_KEY", "abc"), ("DATABASE", "mine")]);
+        command.spawn().expect("starts")
+    });
     let hosts = lab.hosts_toml("");
     let pid = lab.hosts[0].worker_pid();
     let (code, stdout, stderr) = run(&["why", &format!("hgx-01:{pid}"), "--json", &hosts]);
@@ -30,6 +39,9 @@ fn why_examines_a_process_twice_through_sshd() {
     let process = &report["processes"][0];
     assert_eq!((&process["pid"], &process["mine"]), (&Value::from(pid), &Value::from(true)));
     assert_eq!(process["readings"], 2, "a minute apart: {report:#}");
+    assert_eq!(process["variables"], serde_json::json!(["RANK=3", "NCCL_API_KEY=***"]));
+    assert_eq!(process["log"].as_str(), log.to_str());
+    assert_eq!(report["logs"][0]["lines"], serde_json::json!(["step 4, token=***", "␛[2Jstep 5"]));
     assert_ne!(report["outcome"], "proven", "a process that sleeps proves nothing");
     let missing = report["missing"].as_array().expect("missing facts");
     let about = |what: &str| missing.iter().find(|one| one["what"].as_str().is_some_and(|text| text.starts_with(what)));

@@ -22,6 +22,8 @@ pub(crate) use flight_recorder::fuzz as fuzz_flight_recorder;
 #[cfg(test)]
 pub(crate) use recorded_hangs::recorded_examination;
 
+pub(super) use process::variables as job_variables;
+
 use super::blocking::ThreadLimit;
 use super::policy::Policy;
 use super::process_requests::{AnswerSlot, ProcessIdentity, check_own_process};

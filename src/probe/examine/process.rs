@@ -8,7 +8,9 @@ use crate::probe::procfs::{
     FileReader, SocketList, Stat, TICKS_PER_SECOND, environment_variable, rendezvous_port, socket_list, status_field,
 };
 use crate::wire::redact::redact;
-use crate::wire::{Peer, ProcessExamination, ProcessState, SafeText, ThreadGroup, ThreadReading, limits};
+use crate::wire::{
+    Peer, ProcessExamination, ProcessState, SafeText, ThreadGroup, ThreadReading, job_variables, limits,
+};
 use rustix::fs::RawDir;
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -27,13 +29,6 @@ const DEBUG_SERVER_PORT: u16 = 25999;
 /// The signals that Python's `faulthandler` catches: SIGILL, SIGABRT, SIGBUS, SIGFPE and SIGSEGV, each as bit number minus
 /// one.
 const FAULT_SIGNALS: u64 = 0x4e8;
-
-/// Variables that concern a job, the most important first: torchrun, Slurm, MPI, JAX.
-const VARIABLES: &str = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT \
-    TORCHELASTIC_RUN_ID SLURM_JOB_ID SLURM_STEP_ID SLURM_PROCID SLURM_NODEID OMPI_COMM_WORLD_RANK PMI_RANK \
-    JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID CUDA_VISIBLE_DEVICES PYTHONFAULTHANDLER";
-/// Beginnings of further names.
-const VARIABLE_PREFIXES: [&str; 2] = ["NCCL_", "TORCH_"];
 
 /// Reads a process twice, with a call of `pause` in between. Returns `None` if it does not exist.
 pub(super) fn examine_process(pid: u32, readers: &ThreadLimit, pause: &dyn Fn()) -> Option<ProcessExamination> {
@@ -238,8 +233,8 @@ fn catches_faults(status: &[u8]) -> bool {
     caught.is_some_and(|caught| caught & FAULT_SIGNALS == FAULT_SIGNALS)
 }
 
-/// Returns the variables that concern the job, with secrets redacted.
-fn variables(environment: &[u8]) -> Vec<SafeText> {
+/// Returns the variables of the job ([`job_variables`]), with secrets redacted.
+pub(in crate::probe) fn variables(environment: &[u8]) -> Vec<SafeText> {
     let mut shown = Vec::new();
     let mut show = |variable: &[u8]| {
         if shown.len() < limits::MAX_VARIABLES {
@@ -248,12 +243,12 @@ fn variables(environment: &[u8]) -> Vec<SafeText> {
             shown.push(beginning(&redacted, MAX_VARIABLE_BYTES));
         }
     };
-    for name in VARIABLES.split(' ') {
+    for name in job_variables::names() {
         if let Some(value) = environment_variable(environment, name) {
             show(&[name.as_bytes(), b"=", value].concat());
         }
     }
-    for prefix in VARIABLE_PREFIXES {
+    for prefix in job_variables::PREFIXES {
         for variable in environment.split(|&byte| byte == 0) {
             if variable.starts_with(prefix.as_bytes()) && variable.contains(&b'=') {
                 show(variable);

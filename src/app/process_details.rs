@@ -1,0 +1,214 @@
+//! The variables and the end of the log of the process on the screen. They are requested while the view of a process of the
+//! login user is open, shown there, and forgotten with it: they are never stored and never logged.
+
+use super::App;
+use super::event::Effect;
+use super::screen::View;
+use crate::fleet::{HostId, Moment, Process, ProcessKey, RowKey};
+use crate::wire::job_variables::is_job_variable;
+use crate::wire::{Reply, ReplyOutcome, Request, SafeText};
+use std::time::Duration;
+
+/// The ids of these requests are greater. Those of a report about a hang begin at 1 << 40.
+pub(super) const FIRST_REQUEST_ID: u64 = 1 << 48;
+/// The log is read again this long after the last answer.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+/// A request without a reply for this long has failed. The probe's own limit is shorter.
+const REPLY_LIMIT: Duration = Duration::from_secs(10);
+
+/// A value that is read on request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requested<T> {
+    /// The answer has not come.
+    Pending,
+    /// The value.
+    Known(T),
+    /// It cannot be read, with the reason.
+    Refused(SafeText),
+}
+
+/// The end of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Path of the file.
+    pub path: SafeText,
+    /// Its last lines, oldest first.
+    pub lines: Vec<SafeText>,
+}
+
+/// The variables and the log of one process.
+#[derive(Debug)]
+pub struct ProcessDetails {
+    key: RowKey,
+    host: HostId,
+    process: ProcessKey,
+    /// The variables of the job as `NAME=value`.
+    variables: Requested<Vec<SafeText>>,
+    log: Requested<LogEnd>,
+    /// The requests without a reply, with the time at which each was sent.
+    variables_request: Option<(u64, Moment)>,
+    log_request: Option<(u64, Moment)>,
+    /// When the last answer about the log came.
+    log_at: Option<Moment>,
+}
+
+impl ProcessDetails {
+    /// Returns the pid that the details are about.
+    pub fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    /// Returns the variables that place the process in its job, as `NAME=value`.
+    pub fn variables(&self) -> &Requested<Vec<SafeText>> {
+        &self.variables
+    }
+
+    /// Returns the end of the log.
+    pub fn log(&self) -> &Requested<LogEnd> {
+        &self.log
+    }
+
+    fn requests_due(&mut self, next_id: &mut u64, now: Moment) -> Vec<Request> {
+        let late = |request: &mut Option<(u64, Moment)>| {
+            request.take_if(|(_, sent)| now.since(*sent) >= REPLY_LIMIT).is_some()
+        };
+        let why = || SafeText::from("no reply came within 10 s");
+        if late(&mut self.variables_request) {
+            self.variables = Requested::Refused(why());
+        }
+        if late(&mut self.log_request) {
+            match self.log {
+                // The lines stay, and are read again later.
+                Requested::Known(_) => self.log_at = Some(now),
+                _ => self.log = Requested::Refused(why()),
+            }
+        }
+        let (Some(boot_id), pid, Some(start_ticks)) =
+            (self.process.boot_id.clone(), self.process.pid, self.process.start_ticks)
+        else {
+            let reason = SafeText::from("/proc does not show the process");
+            (self.variables, self.log) = (Requested::Refused(reason.clone()), Requested::Refused(reason));
+            return Vec::new();
+        };
+        let mut take_id = || {
+            *next_id += 1;
+            *next_id
+        };
+        let mut requests = Vec::new();
+        if self.variables == Requested::Pending && self.variables_request.is_none() {
+            let id = take_id();
+            self.variables_request = Some((id, now));
+            requests.push(Request::Environment { id, boot_id: boot_id.clone(), pid, start_ticks });
+        }
+        let is_due = match self.log {
+            Requested::Pending => true,
+            Requested::Known(_) => self.log_at.is_none_or(|at| now.since(at) >= LOG_PERIOD),
+            Requested::Refused(_) => false,
+        };
+        if is_due && self.log_request.is_none() {
+            let id = take_id();
+            self.log_request = Some((id, now));
+            requests.push(Request::LogTail { id, boot_id, pid, start_ticks });
+        }
+        requests
+    }
+
+    /// Takes a reply. Returns `false` if it belongs to another request.
+    fn take_reply(&mut self, reply: &Reply, now: Moment) -> bool {
+        let is_for = |request: Option<(u64, Moment)>| request.is_some_and(|(id, _)| id == reply.id);
+        if is_for(self.variables_request) {
+            self.variables_request = None;
+            self.variables = match &reply.outcome {
+                // An older probe sends the whole environment.
+                ReplyOutcome::Environment(variables) => {
+                    Requested::Known(variables.iter().filter(|variable| is_job_variable(variable)).cloned().collect())
+                }
+                other => Requested::Refused(refusal_text(other)),
+            };
+        } else if is_for(self.log_request) {
+            (self.log_request, self.log_at) = (None, Some(now));
+            self.log = match &reply.outcome {
+                ReplyOutcome::LogTail { path, lines } => {
+                    Requested::Known(LogEnd { path: path.clone(), lines: lines.clone() })
+                }
+                other => Requested::Refused(refusal_text(other)),
+            };
+        } else {
+            return reply.id > FIRST_REQUEST_ID;
+        }
+        true
+    }
+}
+
+fn refusal_text(outcome: &ReplyOutcome) -> SafeText {
+    match outcome {
+        ReplyOutcome::Gone => "the process has exited".into(),
+        ReplyOutcome::Reused => "the pid now belongs to another process".into(),
+        ReplyOutcome::NotPermitted => "it is another user's process".into(),
+        ReplyOutcome::Refused(reason) => reason.clone(),
+        _ => "the probe sent an unknown answer".into(),
+    }
+}
+
+impl App {
+    /// Returns the variables and the log of a row, if its view is open and its process may be read.
+    pub fn process_details(&self, key: &RowKey) -> Option<&ProcessDetails> {
+        self.process_details.as_deref().filter(|details| details.key == *key)
+    }
+
+    /// Sends the requests that are due while the view of a process of the login user is on the screen. Over a relayed host
+    /// nothing is requested: the request would open an SSH session of the viewer, which may ask for a password.
+    pub(super) fn continue_process_details(&mut self, now: Moment) -> Vec<Effect> {
+        let View::Process(key) = self.screen.view() else {
+            self.process_details = None;
+            return Vec::new();
+        };
+        let key = key.clone();
+        if self.process_details(&key).is_none() {
+            self.process_details = None;
+            let Some(process) = self.own_process_of(&key) else { return Vec::new() };
+            self.process_details = Some(Box::new(ProcessDetails {
+                host: key.host,
+                key,
+                process,
+                variables: Requested::Pending,
+                log: Requested::Pending,
+                variables_request: None,
+                log_request: None,
+                log_at: None,
+            }));
+        }
+        let Some(details) = &mut self.process_details else { return Vec::new() };
+        let host = details.host;
+        details
+            .requests_due(&mut self.last_details_request, now)
+            .into_iter()
+            .map(|request| Effect::Request(host, request))
+            .collect()
+    }
+
+    /// Returns the process of a row that the login user owns and that runs: of a job, its first worker with a GPU.
+    fn own_process_of(&self, key: &RowKey) -> Option<ProcessKey> {
+        let row = self.row(key).filter(|row| row.is_mine && row.ended_at.is_none())?;
+        let host = self.live_fleet().host(key.host).filter(|host| host.config.relayed_by.is_none())?;
+        let is_job = key.is_job || key.group.is_some();
+        let belongs =
+            |process: &&Process| if is_job { process.info.job == row.job } else { process.key == key.process };
+        let first =
+            host.processes().filter(belongs).min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
+        Some(first.key.clone())
+    }
+
+    /// Takes a reply to one of these requests. Returns `false` if it belongs to another request.
+    pub(super) fn take_process_details_reply(&mut self, reply: &Reply, now: Moment) -> bool {
+        match &mut self.process_details {
+            Some(details) => details.take_reply(reply, now),
+            // The view was left.
+            None => reply.id > FIRST_REQUEST_ID,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "process_details_tests.rs"]
+mod tests;
