@@ -10,7 +10,7 @@ use crate::cli::arguments::{WhyArgs, WhyTarget};
 use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::{HostConfig, Thresholds, did_you_mean};
 use crate::diagnosis::proof::investigation::{Investigation, Progress};
-use crate::diagnosis::proof::{Outcome, judge};
+use crate::diagnosis::proof::{JobEvidence, Outcome, Verdict, judge};
 use crate::diagnosis::{Engine, Finding, FindingPhase};
 use crate::fleet::{Clock, Host, HostId, HostUpdate, JobKey, Moment};
 use crate::output::why::{json_line, text};
@@ -114,10 +114,12 @@ impl WhyRun {
             self.send_due(connections, &mut investigation);
             let now_at = investigation.progress();
             if progress.replace(now_at) != Some(now_at) {
-                report_progress(&investigation, now_at, self.clock.now(), self.clock.speed());
-            }
-            if now_at == Progress::Complete {
-                return Ok(Some(investigation));
+                let (_, so_far) = self.judge(&investigation);
+                // Some facts prove a hang alone: a dead rank, an error of NCCL, a line of the watchdog, a dump.
+                if now_at == Progress::Complete || so_far.outcome == Outcome::Proven {
+                    return Ok(Some(investigation));
+                }
+                report_progress(&investigation, now_at, &so_far, self.clock.now(), self.clock.speed());
             }
             self.apply_until(updates, Instant::now(), TICK, |_| false).await;
             for reply in std::mem::take(&mut self.replies) {
@@ -203,12 +205,16 @@ impl WhyRun {
         ))
     }
 
-    fn print(&self, investigation: &Investigation, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
-        let now = self.clock.now();
-        let fleet = self.one_shot.fleet();
+    /// Judges everything that has been read so far.
+    fn judge(&self, investigation: &Investigation) -> (JobEvidence, Verdict) {
         let finding = self.engine.findings().find(|finding| finding.rule.is_hang() && investigation.is_about(finding));
-        let evidence = investigation.evidence(fleet, &self.engine, finding, now);
+        let evidence = investigation.evidence(self.one_shot.fleet(), &self.engine, finding, self.clock.now());
         let verdict = judge(&evidence);
+        (evidence, verdict)
+    }
+
+    fn print(&self, investigation: &Investigation, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
+        let (evidence, verdict) = self.judge(investigation);
         if arguments.json {
             print_json(json_line(&evidence, &verdict))?;
         } else {
@@ -245,19 +251,56 @@ fn no_such_process(host: &Host, pid: u32) -> String {
 }
 
 /// Tells a person at the terminal what is going on: the examination takes a minute.
-fn report_progress(investigation: &Investigation, progress: Progress, now: Moment, speed: f64) {
-    if !io::stderr().is_terminal() {
-        return;
+fn report_progress(investigation: &Investigation, progress: Progress, so_far: &Verdict, now: Moment, speed: f64) {
+    if io::stderr().is_terminal()
+        && let Some(text) = progress_text(investigation, progress, so_far, now, speed)
+    {
+        let _ = writeln!(io::stderr(), "{text}");
     }
+}
+
+fn progress_text(
+    investigation: &Investigation,
+    progress: Progress,
+    so_far: &Verdict,
+    now: Moment,
+    speed: f64,
+) -> Option<String> {
     let extent = investigation.extent_text();
-    let text = match progress {
-        Progress::FirstReading => format!("examining {extent}"),
+    match progress {
+        Progress::FirstReading => Some(format!("examining {extent}")),
         Progress::WaitsUntil(next) => {
             let seconds = now.until(next).as_secs_f64() / speed;
-            format!("the second reading begins in {seconds:.0} s: only then is it known whether anything moves")
+            let says_more = matches!(so_far.outcome, Outcome::Likely | Outcome::WaitsForRank);
+            let so_far = if says_more { format!("likely so far: {}\n", so_far.sentence) } else { String::new() };
+            Some(format!(
+                "{so_far}the second reading begins in {seconds:.0} s: only then is it known whether anything moves"
+            ))
         }
-        Progress::SecondReading => format!("examining {extent} again"),
-        Progress::Complete => return,
-    };
-    let _ = writeln!(io::stderr(), "{text}");
+        Progress::SecondReading => Some(format!("examining {extent} again")),
+        Progress::Complete => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::fixture::{at, fleet, process};
+
+    #[test]
+    fn progress_tells_what_is_likely_so_far() {
+        let fleet = fleet(vec![vec![process(7, "python train.py", &[(0, 40)])]]);
+        let job = fleet.hosts()[0].processes().next().expect("a process").info.job.clone();
+        let investigation = Investigation::new(&fleet, HostId(0), &job, false, 1);
+        let mut so_far = judge(&JobEvidence::default());
+        let text = |progress, so_far: &Verdict| progress_text(&investigation, progress, so_far, at(3.0), 1.0);
+        assert_eq!(text(Progress::FirstReading, &so_far).as_deref(), Some("examining 1 process on 1 host"));
+        let waits = "the second reading begins in 60 s: only then is it known whether anything moves";
+        assert_eq!(text(Progress::WaitsUntil(at(63.0)), &so_far).as_deref(), Some(waits));
+        (so_far.outcome, so_far.sentence) = (Outcome::Likely, "rank 3 is stopped".into());
+        let likely = format!("likely so far: rank 3 is stopped\n{waits}");
+        assert_eq!(text(Progress::WaitsUntil(at(63.0)), &so_far), Some(likely));
+        assert_eq!(text(Progress::SecondReading, &so_far).as_deref(), Some("examining 1 process on 1 host again"));
+        assert_eq!(text(Progress::Complete, &so_far), None);
+    }
 }

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = gpufleet(arguments);
@@ -222,6 +223,39 @@ fn why_queries_nccl_ras_through_sshd_only_with_consent() {
     assert_eq!((&rank["host"], &rank["watched"]), (&"10.0.0.9".into(), &false.into()), "{report:#}");
     let evidence = &report["evidence"][0];
     assert_eq!(evidence["text"], "AllReduce: 1 rank at 64, rank 1 at 60, none moved", "{report:#}");
+}
+
+/// An asynchronous error of NCCL proves that the job has failed: nothing has to be read twice.
+#[test]
+fn why_ends_with_the_first_reading_if_it_proves_the_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pid = Arc::new(Mutex::new(0));
+    let of_rank = Arc::clone(&pid);
+    let ras = FakeRas::start(move || {
+        let report = report_of(*of_rank.lock().expect("not poisoned"));
+        // `ncclRemoteError` of the second rank.
+        let second = report.rfind("\"async_error\": 0").expect("two ranks");
+        format!("{}\"async_error\": 6{}", &report[..second], &report[second + "\"async_error\": 0".len()..])
+    });
+    let lab =
+        Lab::start_with_workers(&["hgx-01"], |_| start_rank(&folder.path().join("libnccl.so.2.30.7"), "3600", &ras));
+    *pid.lock().expect("not poisoned") = lab.hosts[0].worker_pid();
+    let hosts = lab.hosts_toml("");
+    let begun = Instant::now();
+    let target = format!("hgx-01:{}", lab.hosts[0].worker_pid());
+    let (code, stdout, stderr) = run(&["why", &target, "--ask-ras", "--json", &hosts]);
+    let took = begun.elapsed();
+    assert_eq!((code, stderr.as_str()), (4, ""), "{stdout}");
+    // The second reading would begin after 60 s; this run takes about 3 s on an idle machine.
+    assert!(took < Duration::from_secs(55), "{took:?}");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(
+        (&report["outcome"], &report["culprit"]["reason"]),
+        (&"proven".into(), &"async_error".into()),
+        "{report:#}"
+    );
+    assert_eq!(report["processes"][0]["readings"], 1);
+    assert_eq!(ras.finish(), ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "STATUS"], "once");
 }
 
 #[test]
