@@ -295,13 +295,14 @@ rules! {
         short: "job ended",
         topic: Job,
         fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, \
-                the kernel killed a process because memory ran out, or the host rebooted. Also when a program ends for the \
-                fourth time after runs of about the same length, within half an hour or four times that length; warn from \
-                the eighth time if it is your job.",
+                the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it failed, \
+                was preempted or reached its limit. Also when a program ends for the fourth time after runs of about the \
+                same length, within half an hour or four times that length; warn from the eighth time if it is your job.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
-        limits: "Does not show the exit code. The end is known only to lie between two samples.",
+        limits: "Shows the state and the exit status of Slurm jobs only, and only while slurmctld knows an ended job (5 \
+                 min). The end is known only to lie between two samples.",
         source: "gpufleet",
     }
     LogSilent {

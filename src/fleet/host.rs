@@ -3,14 +3,15 @@
 use super::history::EarlierMeans;
 use super::process_table::{ProcessTable, SnapshotContext};
 use super::{
-    ConnectPhase, ConnectionLog, DatedHistory, EndedProcess, GpuMetric, History, HostUpdate, Link, Misbehavior, Moment,
-    Process, StoredMetric, sanitize,
+    ConnectPhase, ConnectionLog, DatedHistory, EndedProcess, GpuMetric, History, HostUpdate, JobKey, Link, Misbehavior,
+    Moment, Process, StoredMetric, sanitize,
 };
 use crate::config::HostConfig;
 use crate::wire::{
     Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, SafeText, SlurmJob,
-    Snapshot,
+    SlurmJobEnd, Snapshot,
 };
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ const CLOCK_ERROR_SECONDS: u64 = 60;
 
 /// How long a host counts as misbehaving after [`HostUpdate::Misbehaves`], which is repeated every 10 s.
 const MISBEHAVIOR_DURATION: Duration = Duration::from_secs(15);
+
+/// Maximum number of ended Slurm jobs that are remembered.
+const MAX_SLURM_ENDS: usize = 64;
 
 /// One host. The last values remain whatever the state of the connection.
 #[derive(Debug, Clone)]
@@ -79,6 +83,8 @@ pub struct Host {
     filesystems: Vec<Filesystem>,
     slurm_allocated_gpus: Option<Vec<u32>>,
     slurm_jobs: Option<Vec<SlurmJob>>,
+    /// How Slurm jobs ended, the oldest first.
+    slurm_ends: VecDeque<SlurmJobEnd>,
     processes: ProcessTable,
     history: History,
     log: ConnectionLog,
@@ -108,6 +114,7 @@ impl Host {
             filesystems: Vec::new(),
             slurm_allocated_gpus: None,
             slurm_jobs: None,
+            slurm_ends: VecDeque::new(),
             processes: ProcessTable::default(),
             history: History::default(),
             log: ConnectionLog::default(),
@@ -183,6 +190,17 @@ impl Host {
     /// The running Slurm jobs that hold GPUs, as last sent; `None` if they are unknown.
     pub fn slurm_jobs(&self) -> Option<&[SlurmJob]> {
         self.slurm_jobs.as_deref()
+    }
+
+    /// Returns how the last Slurm jobs of this host ended, the oldest first.
+    pub fn slurm_ends(&self) -> impl Iterator<Item = &SlurmJobEnd> {
+        self.slurm_ends.iter()
+    }
+
+    /// Returns how a job ended, if Slurm has told it.
+    pub fn slurm_end(&self, job: &JobKey) -> Option<&SlurmJobEnd> {
+        let JobKey::Slurm { job, .. } = job else { return None };
+        self.slurm_ends.iter().find(|end| end.job == *job)
     }
 
     /// The processes on the host's GPUs by ascending pid.
@@ -350,6 +368,14 @@ impl Host {
         }
         if let Some(jobs) = snapshot.host.slurm_jobs.take() {
             self.slurm_jobs = Some(jobs);
+        }
+        for end in snapshot.host.slurm_ends.drain(..) {
+            // A job that was put back into the queue ends more than once.
+            self.slurm_ends.retain(|known| known.job != end.job);
+            self.slurm_ends.push_back(end);
+            if self.slurm_ends.len() > MAX_SLURM_ENDS {
+                self.slurm_ends.pop_front();
+            }
         }
         let is_listed = generation == Some(snapshot.generation) && snapshot.driver_error.is_none();
         let boot_id = self.hello.as_ref().and_then(|hello| hello.boot_id.as_ref());

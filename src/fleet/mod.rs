@@ -22,6 +22,7 @@ mod quantized_series;
 pub mod recording;
 mod rows;
 mod sanitize;
+mod slurm_end;
 mod stored_history;
 mod users;
 
@@ -44,6 +45,7 @@ pub use process::{
 };
 pub use process_table::ENDED_ROW_RETENTION;
 pub use rows::{BusyRank, GroupKey, GroupSummary, JobRows, Row, RowKey, SortFigures, host_rows};
+pub use slurm_end::{slurm_end_is_failure, slurm_end_text};
 pub use stored_history::{
     DatedHistory, HistoryQuery, HistoryReply, MAX_POINTS, StoredGpu, StoredHistory, StoredMetric,
 };

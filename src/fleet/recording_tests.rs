@@ -261,7 +261,7 @@ fn a_title_is_reduced_to_the_program() {
 }
 
 /// The texts of the wire protocol that a redacted recording contains, and the reason.
-const KEPT: [(&str, &str); 23] = [
+const KEPT: [(&str, &str); 25] = [
     ("Hello.probe_version", "a version"),
     ("Hello.probe_sha256", "the hash of a program"),
     ("Hello.boot_id", "a random number, part of the identity of processes"),
@@ -282,6 +282,8 @@ const KEPT: [(&str, &str); 23] = [
     ("Ancestor.name", "process names stay"),
     ("Owner.Slurm.job", "job ids stay"),
     ("SlurmJob.job", "job ids stay"),
+    ("SlurmJobEnd.job", "job ids stay"),
+    ("SlurmJobEnd.state", "a state of Slurm"),
     ("Owner.Slurm.step", "a number or a fixed word"),
     ("Owner.Container.runtime", "the name of a program"),
     ("Filesystem.kind", "a type of file system"),
@@ -340,6 +342,7 @@ const MARKED: [&str; 5] = [
         "error":{"kind":"unknown","message":"<DriverError.message>"}}}"#,
     r#"{"snapshot":{"host":{"slurm_cluster":"<HostReading.slurm_cluster>",
         "slurm_jobs":[{"job":"<SlurmJob.job>","user":"<SlurmJob.user>","gpus":[]}],
+        "slurm_ends":[{"job":"<SlurmJobEnd.job>","state":"<SlurmJobEnd.state>"}],
         "filesystems":[{"mount_point":"/<Filesystem.mount_point>","kind":"<Filesystem.kind>"}]},
         "gpus":{"rows":1,"error":[{"kind":"unknown","message":"<DeviceError.message>"}]},
         "processes":{"rows":1,"wait_channel":"<ProcessColumns.wait_channel>"},

@@ -63,6 +63,7 @@ fn host() -> HostReading {
             },
         ],
         slurm_allocated_gpus: Some(vec![0, 1, 5]),
+        slurm_ends: Vec::new(),
         slurm_jobs: Some(vec![SlurmJob { job: "3385".into(), user: Some("ann".into()), gpus: vec![0, 1] }]),
         slurm_cluster: Some("lab".into()),
     }

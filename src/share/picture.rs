@@ -198,6 +198,7 @@ fn snapshot(host: &Host) -> Option<Snapshot> {
     snapshot.gpu_processes = GpuProcessColumns::from_rows(&usages);
     snapshot.host.filesystems = host.filesystems().to_vec();
     snapshot.host.slurm_jobs = host.slurm_jobs().map(<[SlurmJob]>::to_vec);
+    snapshot.host.slurm_ends = host.slurm_ends().cloned().collect();
     snapshot.host.slurm_allocated_gpus = host.slurm_allocated_gpus().map(<[u32]>::to_vec);
     Some(snapshot)
 }

@@ -86,6 +86,11 @@ pub struct HostReading {
     /// [`limits::MAX_SLURM_JOBS`].
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::slurm_jobs")]
     pub slurm_jobs: Option<Vec<SlurmJob>>,
+    /// Slurm jobs that have ended on this host, each when Slurm has told how, and all of the last jobs after a resend. Only jobs that
+    /// had a process with a GPU here, or held a GPU. `scontrol show job`, which knows an ended job for `MinJobAge`. At most
+    /// [`limits::MAX_SLURM_ENDS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::slurm_ends")]
+    pub slurm_ends: Vec<SlurmJobEnd>,
     /// Slurm cluster of this host. `scontrol show config`, `ClusterName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_cluster: Option<SafeText>,
@@ -104,6 +109,24 @@ pub struct SlurmJob {
     /// Indices of its GPUs on this host. `GRES=gpu:...(IDX:...)`. At most [`limits::MAX_GPUS`].
     #[serde(deserialize_with = "limits::slurm_job_gpus")]
     pub gpus: Vec<u32>,
+}
+
+/// How a Slurm job ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct SlurmJobEnd {
+    /// Job id, as in cgroups.
+    pub job: SafeText,
+    /// State by Slurm's name, for example `COMPLETED`, `FAILED` or `PREEMPTED`. `PENDING` means that it was put back into the
+    /// queue. `JobState`.
+    pub state: SafeText,
+    /// Exit status of the batch script. `ExitCode`, first number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_status: Option<u32>,
+    /// Signal that ended the batch script; absent if none did. `ExitCode`, second number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u32>,
 }
 
 /// A file system. `stat -f` in a child process, because statfs(2) may never return.

@@ -24,6 +24,8 @@ pub const MAX_FILESYSTEMS: usize = 64;
 pub const MAX_SLURM_GPUS: usize = 4096;
 /// Maximum number of Slurm jobs with GPUs on the host. The probe sends at most 64.
 pub const MAX_SLURM_JOBS: usize = 512;
+/// Maximum number of ended Slurm jobs in a snapshot. The probe sends at most 32.
+pub const MAX_SLURM_ENDS: usize = 128;
 /// Maximum number of Xids in a snapshot. The probe sends at most 64 per sample and counts the rest.
 pub const MAX_XID_EVENTS: usize = 1024;
 /// Maximum number of values in each list of [`super::RecentPast`]. The probe sends at most 60.
@@ -82,6 +84,7 @@ limited_lists! {
     ports: MAX_PORTS, "ports of one process";
     filesystems: MAX_FILESYSTEMS, "file systems";
     slurm_job_gpus: MAX_GPUS, "GPUs of one Slurm job";
+    slurm_ends: MAX_SLURM_ENDS, "ended Slurm jobs";
     notes: MAX_NOTES, "notes";
     reply_lines: MAX_REPLY_LINES, "lines in a reply";
     examination_parts: MAX_EXAMINATION_PARTS, "parts of an examination";
@@ -186,11 +189,12 @@ mod tests {
     use crate::wire::{Message, ProcessFacts};
 
     /// Every list that is not a column: the line with `LIST` in its place, an entry, the limit and the words of the error.
-    const LISTS: [(&str, &str, usize, &str); 19] = [
+    const LISTS: [(&str, &str, usize, &str); 20] = [
         (r#"{"inventory":{"gpus":LIST}}"#, "{}", MAX_GPUS, "GPUs"),
         (r#"{"snapshot":{"host":{"filesystems":LIST}}}"#, "{}", MAX_FILESYSTEMS, "file systems"),
         (r#"{"snapshot":{"host":{"slurm_allocated_gpus":LIST}}}"#, "0", MAX_SLURM_GPUS, "GPUs allocated by Slurm"),
         (r#"{"snapshot":{"host":{"slurm_jobs":LIST}}}"#, "{}", MAX_SLURM_JOBS, "Slurm jobs"),
+        (r#"{"snapshot":{"host":{"slurm_ends":LIST}}}"#, "{}", MAX_SLURM_ENDS, "ended Slurm jobs"),
         (r#"{"snapshot":{"host":{"slurm_jobs":[{"gpus":LIST}]}}}"#, "0", MAX_GPUS, "GPUs of one Slurm job"),
         (r#"{"snapshot":{"xid_events":LIST}}"#, r#"{"xid":1,"monotonic_seconds":0}"#, MAX_XID_EVENTS, "Xid events"),
         (r#"{"snapshot":{"recent_past":LIST}}"#, "{}", MAX_GPUS, "GPUs with earlier samples"),

@@ -3,7 +3,9 @@
 use super::state::{Applied, CollectorState, EndFuture, Observer};
 use crate::cli::exit::warn;
 use crate::diagnosis::{FindingPhase, Transition};
-use crate::fleet::{Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Moment, Process, format_gpu_list};
+use crate::fleet::{
+    Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Moment, Process, format_gpu_list, slurm_end_text,
+};
 use crate::store::history::{Batch, FindingRow, GpuName, HostRow, JobRow, MINUTE};
 use crate::store::rollup::{GpuAccumulator, GpuSample, HistoryState};
 use crate::store::{History, HistoryError, HistoryWriter};
@@ -18,6 +20,8 @@ const MAX_INTERVALS: u32 = 3;
 const HICCUP: Duration = Duration::from_secs(1);
 /// How long after its end a minute waits for samples that cover a part of it, besides the interval of the hosts.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long Slurm may take to tell how a job ended: its node is queried once a minute, and its epilog may run for minutes.
+const SLURM_END_SECONDS: u64 = 300;
 /// More open minutes than this mean that the clock jumps; the oldest is written.
 const MAX_OPEN_MINUTES: usize = 8;
 
@@ -37,6 +41,8 @@ pub(in crate::cli) struct HistoryRecorder {
     jobs: HashMap<(SafeText, SafeText), Job>,
     /// Jobs and findings that wait for the next batch.
     ended_jobs: Vec<JobRow>,
+    /// Ended jobs of Slurm, of which Slurm may still tell how they ended, until this time in seconds since 1970.
+    awaited_ends: Vec<(u64, JobRow)>,
     findings: Vec<FindingRow>,
 }
 
@@ -154,6 +160,7 @@ impl HistoryRecorder {
             samples: HashMap::new(),
             jobs: HashMap::new(),
             ended_jobs: Vec::new(),
+            awaited_ends: Vec::new(),
             findings: Vec::new(),
         }
     }
@@ -265,9 +272,31 @@ impl HistoryRecorder {
         for id in gone {
             if let Some(mut job) = self.jobs.remove(&id) {
                 let how_ended = has_rebooted.then(|| "the host rebooted".to_owned());
-                self.ended_jobs.push(JobRow { ended: Some(unix), how_ended, ..job.take_row() });
+                let how_ended = how_ended.or_else(|| how_slurm_job_ended(host, &job.row.key));
+                let row = JobRow { ended: Some(unix), how_ended, ..job.take_row() };
+                if row.how_ended.is_none() && slurm_job(&row.key).is_some() {
+                    // The use is counted once.
+                    let late = JobRow { held_seconds: 0, used_seconds: 0, energy_joules: 0, ..row.clone() };
+                    self.awaited_ends.push((unix + SLURM_END_SECONDS, JobRow { unused_seconds: None, ..late }));
+                }
+                self.ended_jobs.push(row);
             }
         }
+        let (jobs, ended_jobs) = (&self.jobs, &mut self.ended_jobs);
+        self.awaited_ends.retain_mut(|(until, row)| {
+            if row.host != *host.name() {
+                return unix < *until;
+            }
+            // The job runs again.
+            if jobs.contains_key(&(row.host.clone(), row.key.clone())) {
+                return false;
+            }
+            row.how_ended = how_slurm_job_ended(host, &row.key);
+            if row.how_ended.is_some() {
+                ended_jobs.push(row.clone());
+            }
+            row.how_ended.is_none() && unix < *until
+        });
     }
 
     fn take_transitions(&mut self, state: &CollectorState, transitions: &[Transition]) {
@@ -460,6 +489,17 @@ fn physical_position(host: &Host, position: usize) -> usize {
 }
 
 /// A key that names one job of a host for ever: a pid alone is used again.
+/// Returns the id of a Slurm job of its key: `slurm:3385` or `slurm:CLUSTER/3385`.
+fn slurm_job(key: &SafeText) -> Option<&str> {
+    key.strip_prefix("slurm:")?.rsplit('/').next()
+}
+
+/// Returns how Slurm says that a job ended.
+fn how_slurm_job_ended(host: &Host, key: &SafeText) -> Option<String> {
+    let job = slurm_job(key)?;
+    host.slurm_ends().find(|end| *end.job == *job).map(slurm_end_text)
+}
+
 fn job_key(job: &JobKey) -> SafeText {
     match job {
         JobKey::Launcher(process) => {

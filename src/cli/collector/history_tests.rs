@@ -6,7 +6,7 @@ use crate::diagnosis::Engine;
 use crate::fleet::{HostId, HostUpdate};
 use crate::sim::builder::{self, ProcessSample};
 use crate::store::HistoryReader;
-use crate::wire::{GpuInfo, Inventory, Owner, Snapshot};
+use crate::wire::{GpuInfo, Inventory, Owner, SlurmJobEnd, Snapshot};
 use std::path::PathBuf;
 
 /// A start of an hour.
@@ -18,6 +18,8 @@ struct Recorded {
     result: ImportResult,
     path: PathBuf,
     elapsed: u64,
+    /// What Slurm tells about ended jobs.
+    ends: Vec<SlurmJobEnd>,
     folder: tempfile::TempDir,
 }
 
@@ -32,7 +34,7 @@ impl Recorded {
         let fleet = Fleet::new(&hosts, false, Moment::default());
         let mut state = CollectorState::new(fleet, Engine::new(Arc::new(Thresholds::default())));
         state.observe(recorder);
-        let mut recorded = Self { state, result, path, elapsed: 0, folder };
+        let mut recorded = Self { state, result, path, elapsed: 0, ends: Vec::new(), folder };
         let gpu = |index: u32| GpuInfo {
             index,
             uuid: Some(SafeText::new(&format!("GPU-{index}"))),
@@ -60,6 +62,7 @@ impl Recorded {
             snapshot.host.slurm_allocated_gpus =
                 jobs.map(|jobs| jobs.iter().flat_map(|job| job.gpus.clone()).collect());
             snapshot.host.slurm_jobs = jobs.map(<[SlurmJob]>::to_vec);
+            snapshot.host.slurm_ends.clone_from(&self.ends);
             self.apply(unix + second, HostUpdate::Snapshot(Box::new(snapshot)));
             let now = Moment::new(Duration::from_secs(self.elapsed), Duration::from_secs(unix + second));
             self.state.tick(now);
@@ -136,6 +139,32 @@ fn gpus_that_slurm_allocated_count_for_the_job_also_without_a_process() {
     assert_eq!((&*bob.label, &*bob.user, &*bob.command, &*bob.gpus), ("slurm:3390", "bob", "", "GPU 2"));
     assert!(about(bob.held_seconds, 900) && about(bob.unused_seconds.expect("known"), 900), "{bob:?}");
     assert_eq!((bob.used_seconds, bob.ended, ann.ended), (0, Some(T + 900), None));
+}
+
+#[test]
+fn the_end_that_slurm_tells_is_stored_also_if_it_comes_later() {
+    let mut recorded = Recorded::new();
+    let process = |pid: u32, job: &str| {
+        let mut process = ProcessSample::new(pid, ("ann", 1000), "python train.py", &[(0, 40)]);
+        process.facts.owner = Some(Owner::Slurm { job: job.into(), step: None });
+        process
+    };
+    recorded.run(T, 600, &[process(7, "3385"), process(8, "3386")], None);
+    // The minute of the end is written before Slurm tells it.
+    recorded.run(T + 600, 200, &[], None);
+    let end = SlurmJobEnd { job: "3385".into(), state: "FAILED".into(), exit_status: Some(1), signal: None };
+    recorded.ends = vec![end];
+    recorded.run(T + 800, 2, &[], None);
+    recorded.ends.clear();
+    recorded.run(T + 802, 600, &[], None);
+    let (reader, _folder) = recorded.finish();
+    let totals = reader.job_totals(T, T + 3600).expect("reads");
+    let mut ended: Vec<_> = totals.iter().map(|job| (&*job.label, job.ended, job.how_ended.as_deref())).collect();
+    ended.sort_unstable();
+    let expected =
+        [("slurm:3385", Some(T + 600), Some("Slurm: failed with exit status 1")), ("slurm:3386", Some(T + 600), None)];
+    assert_eq!(ended, expected);
+    assert!(totals.iter().all(|job| job.held_seconds.abs_diff(600) <= 30), "counted once: {totals:?}");
 }
 
 #[test]

@@ -11,9 +11,9 @@ use crate::diagnosis::process_kind::is_ray_worker;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::JobKey;
+use crate::fleet::{JobKey, slurm_end_is_failure, slurm_end_text};
 use crate::wire::shell::absolute_path;
-use crate::wire::{Owner, ProcessState, SafeText};
+use crate::wire::{Owner, ProcessState, SafeText, SlurmJobEnd};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for job in context.jobs.iter().filter(|job| job.is_readable) {
@@ -24,8 +24,11 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
     let t = context.sample_time.t;
     let recently = context.limits.job_ended.coincidence;
-    for ended in context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= recently) {
-        job_ended(context, conditions, ended);
+    for ended in context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION) {
+        // Slurm tells the end of a job up to some minutes later: the sentence is rewritten.
+        if t - ended.missed_at <= recently || slurm_end(context, ended).is_some() {
+            job_ended(context, conditions, ended);
+        }
     }
     log_silent(context, conditions);
 }
@@ -385,14 +388,16 @@ const ENDED_RETENTION: f64 = 600.0;
 fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJob) {
     let coincidence = coincidence(context, ended);
     // An Xid has a finding that notifies already.
-    let is_unreported = ended.by_reboot || was_oom(context, ended) || ended.repeats >= LOOP_REPEATS;
+    let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
+    let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || ended.repeats >= LOOP_REPEATS;
     let severity = if is_unreported && ended.is_mine { Severity::Warn } else { Severity::Info };
     let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
     conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
         let gap = ended.missed_at - ended.last_seen;
         let when = if gap > 60.0 { format!(" within the last {} without data", duration(gap)) } else { String::new() };
         let ran = ended.age.map_or_else(String::new, |age| format!(" after {}", duration(age)));
-        let why = coincidence.as_ref().map_or_else(String::new, |event| format!("; {event}"));
+        let how = slurm_end(context, ended).map(slurm_end_text);
+        let why: String = how.iter().chain(&coincidence).map(|event| format!("; {event}")).collect();
         let again =
             if ended.repeats > 1 { format!(" for the {}th time in a row", ended.repeats) } else { String::new() };
         let sentence = format!(
@@ -420,6 +425,11 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
             ..FindingDetails::default()
         }
     });
+}
+
+/// How Slurm says that the job ended.
+fn slurm_end<'a>(context: &RuleContext<'a>, ended: &EndedJob) -> Option<&'a SlurmJobEnd> {
+    context.host.slurm_end(&ended.job)
 }
 
 /// Describes an event near the end of a job that may have caused it.

@@ -1,7 +1,7 @@
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, at, gpus, process};
 use crate::fleet::{GpuState, HostId};
-use crate::wire::{Ancestor, Owner, SafeText, XidEvent};
+use crate::wire::{Ancestor, Owner, SafeText, SlurmJobEnd, XidEvent};
 
 fn job(command: &str, cores: f32) -> Vec<TestProcess> {
     let mut job = process(7, command, &[(0, 40)]);
@@ -506,6 +506,43 @@ fn an_ended_job_is_listed_for_ten_minutes() {
     );
     tester.run(600.0, |tester, _| empty(tester));
     assert_eq!(tester.firing(), []);
+}
+
+#[test]
+fn the_end_of_a_slurm_job_has_the_state_that_slurm_tells_later() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let trains = |tester: &mut RuleTester, _: f64| {
+        let mut sample = trains(tester);
+        sample.processes[0].facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+        sample
+    };
+    tester.run(900.0, trains);
+    tester.run(90.0, |tester, _| empty(tester));
+    let sentence = tester.finding("job-ended").sentence.to_string();
+    assert!(sentence.ends_with("it left GPU 0 and released 40 GiB"), "{sentence}");
+    let end = |state: &str, job: &str| SlurmJobEnd {
+        job: job.into(),
+        state: state.into(),
+        exit_status: Some(1),
+        signal: None,
+    };
+    let tells = |tester: &mut RuleTester, end: SlurmJobEnd| {
+        tester.run_edited(20.0, |tester, _| empty(tester), |snapshot, _| snapshot.host.slurm_ends = vec![end.clone()]);
+        (tester.finding("job-ended").sentence.to_string(), tester.firing())
+    };
+    let (other, _) = tells(&mut tester, end("FAILED", "99"));
+    assert_eq!(other, sentence, "another job");
+    let (text, firing) = tells(&mut tester, end("FAILED", "3385"));
+    assert_eq!(text, sentence + "; Slurm: failed with exit status 1");
+    assert_eq!(firing, [("job-ended", "warn")], "it is a job of the login user");
+    tester.run(600.0, |tester, _| empty(tester));
+    assert_eq!(tester.firing(), []);
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(900.0, trains);
+    tester.run(20.0, |tester, _| empty(tester));
+    let (text, firing) = tells(&mut tester, end("COMPLETED", "3385"));
+    assert!(text.ends_with("; Slurm: completed"), "{text}");
+    assert_eq!(firing, [("job-ended", "info")]);
 }
 
 #[test]

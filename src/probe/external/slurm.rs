@@ -14,13 +14,16 @@
 //! other, each with a timeout. After the timeout of one query no further job of a list is queried, because slurmctld may hang.
 //! A minute later the next list begins with another job.
 //!
+//! When the last process of a job leaves the GPUs, or a job is no longer in the list, `scontrol show job` tells how it ended:
+//! slurmctld knows an ended job for `MinJobAge`, 300 s by default. `sacct` would know it longer, and needs slurmdbd.
+//!
 //! [`SlurmJobs`] finds the id of a job whose cgroup contains only its SLUID (Slurm 26.05 and newer), if neither the
 //! title of its slurmstepd nor the environment of its process contains the id: from `scontrol pidinfo`, else from the
 //! files that a prolog writes for each GPU.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use crate::probe::blocking::BlockingPool;
-use crate::wire::{SafeText, SlurmJob};
+use crate::wire::{SafeText, SlurmJob, SlurmJobEnd};
 use std::path::{Path, PathBuf};
 
 /// Query period.
@@ -39,6 +42,16 @@ const MAX_NODE_JOBS: usize = 1024;
 const MAX_GPU_JOBS: usize = 64;
 /// Maximum number of GPUs of a node.
 const MAX_GPUS: u32 = 512;
+/// Maximum number of jobs whose end is known or queried.
+const MAX_ENDS: usize = 32;
+/// The end of a job is queried this long after its last process, and again while its epilog runs.
+const END_SECONDS: f64 = 5.0;
+/// A job that left the GPUs and runs on is not queried again for this long: its next step may use them for seconds only.
+const RUNS_ON_SECONDS: f64 = 60.0;
+/// How often the end of a job is queried while its epilog runs, or if slurmctld does not answer. Each time takes twice as long.
+const MAX_END_QUERIES: u32 = 5;
+/// States of a job that has not ended (slurm, src/common/slurm_protocol_defs.c, `job_state_string`).
+const HAS_NOT_ENDED: [&str; 6] = ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"];
 
 /// The query of the allocated GPUs.
 #[derive(Debug)]
@@ -60,6 +73,27 @@ pub(crate) struct Slurm {
     jobs_due: f64,
     /// How many queries of a job have timed out.
     timeouts: usize,
+    /// The jobs that have ended, or may have, the oldest first.
+    ends: Vec<JobEnd>,
+}
+
+/// A job that has ended, or may have.
+#[derive(Debug)]
+struct JobEnd {
+    job: SafeText,
+    /// How many times it was queried.
+    queries: u32,
+    state: EndState,
+}
+
+#[derive(Debug, PartialEq)]
+enum EndState {
+    /// To be queried at this time.
+    Due(f64),
+    /// It runs on, or slurmctld does not know it. It may leave the GPUs again after this time.
+    Unknown(f64),
+    /// It has ended. `is_sent`: the controller knows it.
+    Known { end: SlurmJobEnd, is_sent: bool },
 }
 
 #[derive(Debug)]
@@ -81,6 +115,8 @@ enum Query {
     Jobs,
     /// The GPUs of the first of these jobs.
     Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob>, timed_out: bool },
+    /// The end of a job. The node is queried at `node_due`.
+    End { job: SafeText, node_due: f64, timed_out: bool },
 }
 
 impl Query {
@@ -88,6 +124,7 @@ impl Query {
     fn timed_out(self) -> Self {
         match self {
             Self::Job { waiting, known, .. } => Self::Job { waiting, known, timed_out: true },
+            Self::End { job, node_due, .. } => Self::End { job, node_due, timed_out: true },
             other => other,
         }
     }
@@ -108,6 +145,7 @@ pub(crate) struct SlurmUpdate {
     pub(crate) cluster: Option<SafeText>,
     pub(crate) allocated: Option<Vec<u32>>,
     pub(crate) jobs: Option<Vec<SlurmJob>>,
+    pub(crate) ends: Vec<SlurmJobEnd>,
 }
 
 impl Slurm {
@@ -131,7 +169,68 @@ impl Slurm {
             jobs: None,
             jobs_due: 0.0,
             timeouts: 0,
+            ends: Vec::new(),
         }
+    }
+
+    /// Notes that the last process of a job has left the GPUs, or that it is no longer listed: it may have ended.
+    pub(crate) fn note_left(&mut self, job: &SafeText, now: f64) {
+        // It becomes an argument of `scontrol`.
+        if !is_number(job) {
+            return;
+        }
+        if let Some(known) = self.ends.iter().position(|end| end.job == *job) {
+            let is_over = match &self.ends[known].state {
+                EndState::Due(_) => false,
+                EndState::Unknown(until) => now >= *until,
+                // A job that was put back into the queue runs again under its id.
+                EndState::Known { end, .. } => end.state == "PENDING",
+            };
+            if !is_over {
+                return;
+            }
+            self.ends.remove(known);
+        }
+        if self.ends.len() == MAX_ENDS {
+            self.ends.remove(0);
+        }
+        self.ends.push(JobEnd { job: job.clone(), queries: 0, state: EndState::Due(now + END_SECONDS) });
+    }
+
+    /// Returns the first job whose end is due.
+    fn due_end(&self, now: f64) -> Option<&JobEnd> {
+        self.ends.iter().find(|end| matches!(end.state, EndState::Due(due) if now >= due))
+    }
+
+    /// Takes the output of `scontrol show job`, or `None` if it failed.
+    fn take_end(&mut self, job: &SafeText, text: Option<&str>, timed_out: bool, now: f64) {
+        let Some(known) = self.ends.iter_mut().find(|end| end.job == *job) else { return };
+        known.queries += 1;
+        let end = text.and_then(|text| job_end(text, job));
+        let is_completing = end.as_ref().is_some_and(|end| end.state == "COMPLETING") || timed_out;
+        known.state = match end {
+            _ if is_completing && known.queries < MAX_END_QUERIES => {
+                EndState::Due(now + END_SECONDS * f64::from(1 << known.queries))
+            }
+            Some(end) if !is_completing && !HAS_NOT_ENDED.contains(&&*end.state) => {
+                EndState::Known { end, is_sent: false }
+            }
+            _ => EndState::Unknown(now + RUNS_ON_SECONDS),
+        };
+    }
+
+    /// Returns the ends that the controller does not know, or all of them if `resend`.
+    fn take_ends(&mut self, resend: bool) -> Vec<SlurmJobEnd> {
+        let mut ends = Vec::new();
+        for known in &mut self.ends {
+            if let EndState::Known { end, is_sent } = &mut known.state
+                && (resend || !*is_sent)
+            {
+                *is_sent = true;
+                ends.push(end.clone());
+            }
+        }
+        ends
     }
 
     /// Polls and starts queries. Returns the values that have changed, or all of them if `resend`.
@@ -141,7 +240,10 @@ impl Slurm {
             State::Idle { due } if now >= due => {
                 self.start_query(if self.cluster.is_none() { Query::Config } else { Query::Node }, now)
             }
-            idle @ State::Idle { .. } => idle,
+            State::Idle { due } => match self.due_end(now).map(|end| end.job.clone()) {
+                Some(job) => self.start_query(Query::End { job, node_due: due, timed_out: false }, now),
+                None => State::Idle { due },
+            },
             State::Querying { mut child, query } => match child.poll(now) {
                 ChildStatus::Running => State::Querying { child, query },
                 ChildStatus::TimedOut => State::Querying { child, query: query.timed_out() },
@@ -149,13 +251,27 @@ impl Slurm {
                 ChildStatus::Failed => self.take_failure(query, now),
             },
         };
-        let new = |is_new: bool| is_new || resend;
         let is_new_list = self.jobs != previous.2;
+        if is_new_list {
+            self.note_unlisted(previous.2.as_deref(), now);
+        }
+        let new = |is_new: bool| is_new || resend;
         SlurmUpdate {
             cluster: self.cluster.clone().filter(|_| new(self.cluster != previous.0)),
             allocated: self.allocated.clone().filter(|_| new(self.allocated != previous.1)),
             // A list that cannot be read any more is sent as an empty one: nobody must be charged for a job that may have ended.
             jobs: self.jobs_with_gpus().or_else(|| previous.2.map(|_| Vec::new())).filter(|_| new(is_new_list)),
+            ends: self.take_ends(resend),
+        }
+    }
+
+    /// Notes the jobs with GPUs of the previous list that are not in this one. Without a list nothing is known to have ended.
+    fn note_unlisted(&mut self, previous: Option<&[SlurmJob]>, now: f64) {
+        let (Some(previous), Some(jobs)) = (previous, &self.jobs) else { return };
+        let is_gone = |job: &&SlurmJob| !job.gpus.is_empty() && !jobs.iter().any(|one| one.job == job.job);
+        let gone: Vec<SafeText> = previous.iter().filter(is_gone).map(|job| job.job.clone()).collect();
+        for job in gone {
+            self.note_left(&job, now);
         }
     }
 
@@ -201,6 +317,10 @@ impl Slurm {
                 }
                 self.next_job(waiting, known, now)
             }
+            Query::End { job, node_due, .. } => {
+                self.take_end(&job, Some(text), false, now);
+                State::Idle { due: node_due }
+            }
         }
     }
 
@@ -219,6 +339,11 @@ impl Slurm {
             Query::Jobs => {
                 self.jobs = None;
                 State::Idle { due: now + QUERY_SECONDS }
+            }
+            // The job was forgotten, or may not be seen.
+            Query::End { job, node_due, timed_out } => {
+                self.take_end(&job, None, timed_out, now);
+                State::Idle { due: node_due }
             }
             // The job has ended meanwhile, or may not be seen.
             Query::Job { mut waiting, known, timed_out: false } => {
@@ -268,6 +393,8 @@ impl Slurm {
             Query::Job { waiting, .. } => {
                 (&self.program, &["-d", "-o", "show", "job", waiting.first().map_or("", |job| &job.id)])
             }
+            // Several lines: a name of a job, which users write, cannot look like the line of its state.
+            Query::End { job, .. } => (&self.program, &["show", "job", job]),
         };
         match ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
             Some(child) => State::Querying { child, query },
@@ -356,6 +483,23 @@ fn job_gpus(text: &str, job: &str, node: &str) -> Vec<u32> {
     }
     gpus.truncate(MAX_GPUS as usize);
     gpus
+}
+
+/// Parses the state of a job in the output of `scontrol show job`, which begins with `JobId=3385 JobName=train`. Lines of
+/// interest are `JobState=FAILED Reason=NonZeroExitCode Dependency=(null)` and `Requeue=1 Restarts=0 ExitCode=1:0`, the exit
+/// status and the signal of the batch script.
+fn job_end(text: &str, job: &str) -> Option<SlurmJobEnd> {
+    let is_asked = |line: &&str| line.split(' ').next().and_then(|word| word.strip_prefix("JobId=")) == Some(job);
+    let mut lines = text.lines().skip_while(|line| !is_asked(line)).skip(1).map(str::trim_start);
+    let state = lines.find_map(|line| line.strip_prefix("JobState="))?.split(' ').next()?;
+    let code = lines.find_map(|line| line.split(' ').find_map(|word| word.strip_prefix("ExitCode=")));
+    let (status, signal) = code.and_then(|code| code.split_once(':')).unwrap_or_default();
+    Some(SlurmJobEnd {
+        job: job.into(),
+        state: SafeText::new(state),
+        exit_status: status.parse().ok(),
+        signal: signal.parse().ok().filter(|signal| *signal > 0),
+    })
 }
 
 /// Maximum number of ranges that are compared with a node. Users write parts of the text.
@@ -665,6 +809,7 @@ mod tests {
             all.cluster = update.cluster.or(all.cluster);
             all.allocated = update.allocated.or(all.allocated);
             all.jobs = update.jobs.or(all.jobs);
+            all.ends.extend(update.ends);
             if matches!(&slurm.state, State::Idle { due } if *due > now) {
                 return all;
             }
@@ -802,6 +947,106 @@ mod tests {
         std::fs::remove_file(hangs).unwrap();
         let job = SlurmJob { job: "3385".into(), user: Some("ann".into()), gpus: vec![0, 1, 5] };
         assert_eq!(run_until_idle(&mut slurm, 72.0).jobs, Some(vec![job]));
+    }
+
+    /// The output of `scontrol show job` (slurm, src/api/job_info.c): its name contains the line of a state.
+    fn shown(state: &str, exit_code: &str) -> String {
+        format!(
+            "JobId=3385 JobName=JobState=COMPLETED Reason=None\n   UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A\n   \
+             Priority=4294901757 Nice=0 Account=lab QOS=normal\n   JobState={state} Dependency=(null)\n   \
+             Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={exit_code}\n   RunTime=00:12:01 TimeLimit=1-00:00:00 \
+             TimeMin=N/A\n   WorkDir=/home/ann/ExitCode=9:9\n"
+        )
+    }
+
+    #[test]
+    fn states_and_exit_codes_of_jobs_are_parsed() {
+        let end = |state: &str, exit_status, signal| {
+            Some(SlurmJobEnd { job: "3385".into(), state: state.into(), exit_status, signal })
+        };
+        for (state, exit_code, expected) in [
+            ("COMPLETED Reason=None", "0:0", end("COMPLETED", Some(0), None)),
+            ("FAILED Reason=NonZeroExitCode", "1:0", end("FAILED", Some(1), None)),
+            ("FAILED Reason=RaisedSignal:9(Killed)", "0:9", end("FAILED", Some(0), Some(9))),
+            ("OUT_OF_MEMORY Reason=OutOfMemory", "0:125", end("OUT_OF_MEMORY", Some(0), Some(125))),
+            ("CANCELLED Reason=None", "0:15", end("CANCELLED", Some(0), Some(15))),
+            ("TIMEOUT Reason=TimeLimit", "x", end("TIMEOUT", None, None)),
+        ] {
+            assert_eq!(job_end(&shown(state, exit_code), "3385"), expected, "{state}");
+        }
+        assert_eq!(job_end(&shown("COMPLETED Reason=None", "0:0"), "338"), None);
+        for text in ["", "JobId=3385 JobName=x", "slurm_load_jobs error: Invalid job id specified"] {
+            assert_eq!(job_end(text, "3385"), None, "{text}");
+        }
+    }
+
+    /// Answers about the end of job 3385 with the file `end` beside it.
+    const END_SCRIPT: &str = "case $* in 'show config') echo 'ClusterName = lab' ;; '-d -o show node hgx-01') cat \"$0.node\" ;; \
+         '-d -o show job 3385') echo 'JobId=3385 Nodes=hgx-01 CPU_IDs=32 Mem=1 GRES=gpu:h100:1(IDX:2)' ;; \
+         'show job 3385') echo x >>\"$0.calls\"; cat \"$0.end\" ;; *) exit 1 ;; esac";
+
+    #[test]
+    fn a_job_that_left_the_gpus_is_queried_until_its_epilog_has_run() {
+        let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let calls =
+            || std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap_or_default().lines().count();
+        write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
+        run_until_idle(&mut slurm, 1.0);
+        // The query of the node may come first.
+        let ends =
+            |slurm: &mut Slurm, now: f64| [run_until_idle(slurm, now).ends, run_until_idle(slurm, now).ends].concat();
+        // It left the GPUs and runs on. Its next step may leave them a minute later.
+        write("scontrol.end", &shown("RUNNING Reason=None", "0:0"));
+        for (now, queries) in [(2.0, 1), (9.0, 1), (100.0, 2)] {
+            slurm.note_left(&"3385".into(), now);
+            assert_eq!((ends(&mut slurm, now + 6.0), calls()), (vec![], queries));
+        }
+        write("scontrol.end", &shown("COMPLETING Reason=NonZeroExitCode", "1:0"));
+        slurm.note_left(&"3385".into(), 200.0);
+        assert_eq!((ends(&mut slurm, 205.0), calls()), (vec![], 3));
+        assert_eq!((ends(&mut slurm, 214.0), calls()), (vec![], 3), "ten seconds later");
+        write("scontrol.end", &shown("FAILED Reason=NonZeroExitCode", "1:0"));
+        let end = SlurmJobEnd { job: "3385".into(), state: "FAILED".into(), exit_status: Some(1), signal: None };
+        assert_eq!(ends(&mut slurm, 215.0), std::slice::from_ref(&end));
+        slurm.note_left(&"3385".into(), 300.0);
+        assert_eq!((slurm.advance(310.0, false).ends, calls()), (vec![], 4), "it is sent and queried once");
+        run_until_idle(&mut slurm, 310.0);
+        assert_eq!(slurm.advance(311.0, true).ends, [end]);
+    }
+
+    #[test]
+    fn a_job_that_is_no_longer_listed_has_ended() {
+        let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("scontrol.node", "GresUsed=gpu:h100:1(IDX:2)");
+        write("jobs", "3385 3385 ann\n");
+        assert_eq!(run_until_idle(&mut slurm, 1.0).jobs.map(|jobs| jobs.len()), Some(1));
+        write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
+        write("scontrol.end", &shown("PREEMPTED Reason=None", "0:15"));
+        assert_eq!(run_until_idle(&mut slurm, 61.0).ends, []);
+        let ends = run_until_idle(&mut slurm, 66.0).ends;
+        assert_eq!(ends.iter().map(|end| &*end.state).collect::<Vec<_>>(), ["PREEMPTED"]);
+    }
+
+    #[test]
+    fn a_job_that_slurmctld_has_forgotten_is_queried_once() {
+        let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+        std::fs::write(folder.path().join("scontrol.node"), "GresUsed=gpu:h100:0(IDX:N/A)").unwrap();
+        run_until_idle(&mut slurm, 1.0);
+        for job in ["3385", "s5K1KKYAYG5D00", "-a"] {
+            slurm.note_left(&job.into(), 1.0);
+        }
+        assert_eq!(slurm.ends.len(), 1, "others are no job ids");
+        for now in [7.0, 20.0, 50.0] {
+            assert_eq!(run_until_idle(&mut slurm, now).ends, []);
+        }
+        let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
+        assert_eq!(calls.lines().count(), 1);
+        for job in 0..40 {
+            slurm.note_left(&job.to_string().into(), 1.0);
+        }
+        assert_eq!(slurm.ends.len(), MAX_ENDS);
     }
 
     #[test]

@@ -52,6 +52,14 @@ impl ExternalSources {
         host.filesystems = self.filesystems.advance(now, resend, directories);
         let slurm = self.slurm.advance(now, resend);
         (host.slurm_cluster, host.slurm_allocated_gpus, host.slurm_jobs) = (slurm.cluster, slurm.allocated, slurm.jobs);
+        host.slurm_ends = slurm.ends;
+    }
+
+    /// Notes Slurm jobs whose last process has left the GPUs: they may have ended.
+    pub(crate) fn slurm_jobs_left(&mut self, jobs: &[SafeText], now: f64) {
+        for job in jobs {
+            self.slurm.note_left(job, now);
+        }
     }
 
     /// Returns the name of the container or pod if it is known. `is_own`: the process belongs to the login user.

@@ -426,6 +426,14 @@ impl TrackedProcess {
         }
     }
 
+    /// The id of the Slurm job of the process.
+    pub(super) fn slurm_job(&self) -> Option<&SafeText> {
+        match &self.facts.owner {
+            Some(Owner::Slurm { job, .. }) => Some(job),
+            _ => None,
+        }
+    }
+
     fn set_lineage(&mut self, lineage: Lineage) {
         (self.facts.ancestors, self.outer_ancestors) = (lineage.ancestors, lineage.outer_ancestors);
         let is_known = matches!(self.facts.owner, Some(Owner::Slurm { .. }))

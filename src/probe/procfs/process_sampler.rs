@@ -47,7 +47,12 @@ pub(crate) struct ProcessSampler {
     /// The pids after which the next sample continues to scan threads, of idle and of all other processes.
     idle_cursor: u32,
     active_cursor: u32,
+    /// The Slurm jobs whose last process left the GPUs, until they are taken.
+    ended_slurm_jobs: Vec<SafeText>,
 }
+
+/// Maximum number of jobs that end in one sample.
+const MAX_ENDED_JOBS: usize = 32;
 
 /// Time limit for the command lines of new processes within their first sample.
 const FIRST_COMMANDS_TIMEOUT: Duration = Duration::from_millis(50);
@@ -64,6 +69,7 @@ impl ProcessSampler {
             cpu_clock_cursor: 0,
             idle_cursor: 0,
             active_cursor: 0,
+            ended_slurm_jobs: Vec::new(),
         }
     }
 
@@ -209,7 +215,25 @@ impl ProcessSampler {
             tracked.sm_percent = sm_percent.max(known_percent);
             tracked.listed_sample = self.sample;
         }
-        self.tracked.retain(|(_, tracked)| tracked.listed_sample == self.sample);
+        let ended = &mut self.ended_slurm_jobs;
+        self.tracked.retain(|(_, tracked)| {
+            let is_listed = tracked.listed_sample == self.sample;
+            if let (false, Some(job)) = (is_listed, tracked.slurm_job())
+                && ended.len() < MAX_ENDED_JOBS
+                && !ended.contains(job)
+            {
+                ended.push(job.clone());
+            }
+            is_listed
+        });
+        // Its other processes may go on.
+        let tracked = &self.tracked;
+        ended.retain(|job| !tracked.iter().any(|(_, one)| one.slurm_job() == Some(job)));
+    }
+
+    /// Returns the Slurm jobs whose last process left the GPUs since the last call.
+    pub(crate) fn take_ended_slurm_jobs(&mut self) -> Vec<SafeText> {
+        std::mem::take(&mut self.ended_slurm_jobs)
     }
 
     /// Selects the processes whose CPU clock is read: all with few threads, and as many of the others as the kernel can
@@ -326,7 +350,7 @@ impl RefreshBudget {
 mod tests {
     use super::*;
     use crate::probe::blocking::{MAX_THREADS, block};
-    use crate::wire::{Presence, ProcessState};
+    use crate::wire::{Owner, Presence, ProcessState};
     use std::process::{Child, Command as Process, Stdio};
 
     fn start_sleep() -> Child {
@@ -379,6 +403,30 @@ mod tests {
                 &mut self.reader,
                 &mut self.users,
             )
+        }
+    }
+
+    #[test]
+    fn a_slurm_job_has_left_the_gpus_with_its_last_process() {
+        let mut children = [start_sleep(), start_sleep()];
+        let pids = children.each_ref().map(Child::id);
+        let mut fixture = Fixture::new();
+        fixture.sample(&pids);
+        fixture.wait_until_idle();
+        fixture.sample(&pids);
+        for (_, tracked) in &mut fixture.processes.tracked {
+            tracked.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+        }
+        assert_eq!(fixture.processes.take_ended_slurm_jobs(), Vec::<SafeText>::new());
+        fixture.sample(&pids[..1]);
+        assert_eq!(fixture.processes.take_ended_slurm_jobs(), Vec::<SafeText>::new(), "the other goes on");
+        fixture.sample(&[]);
+        assert_eq!(fixture.processes.take_ended_slurm_jobs(), ["3385"]);
+        fixture.sample(&[]);
+        assert_eq!(fixture.processes.take_ended_slurm_jobs(), Vec::<SafeText>::new(), "once");
+        for child in &mut children {
+            child.kill().expect("is killed");
+            child.wait().expect("has ended");
         }
     }
 
