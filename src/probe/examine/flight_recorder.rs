@@ -39,8 +39,16 @@ const CACHED_FILES: [&str; 2] = ["torch/comm_lib_trace_rank_", "torch/nccl_trace
 /// The default name in older versions.
 const OLDEST_FILE: &str = "/tmp/nccl_trace_rank_";
 
+/// The result of [`open_own`] for a path.
+type OpenFile<'a> = dyn Fn(&str) -> Result<Option<(f64, File)>, Errno> + 'a;
+
 /// Reads the dump of a process. May block.
 pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, ExaminationRefusal> {
+    read_dump_of(pid, &|path| open_own(pid, path))
+}
+
+/// Reads the dump of a process. `open_file` opens a file as the process would, and returns the time of the last write with it.
+fn read_dump_of(pid: u32, open_file: &OpenFile<'_>) -> Result<FlightRecorderDump, ExaminationRefusal> {
     let mut reader = FileReader::default();
     let environment = environment(pid, &mut reader);
     let variable = |name| environment_variable(&environment, name).and_then(|value| std::str::from_utf8(value).ok());
@@ -59,7 +67,7 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
     }
     let mut needs_openat2 = None;
     for path in paths {
-        let (written, file) = match open_own(pid, &path) {
+        let (written, file) = match open_file(&path) {
             Ok(Some(own)) => own,
             Ok(None) => continue,
             Err(error) => {
@@ -78,7 +86,10 @@ pub(super) fn examine_flight_recorder(pid: u32) -> Result<FlightRecorderDump, Ex
         let pipe = variable("TORCH_NCCL_DEBUG_INFO_PIPE_FILE").filter(|stem| !stem.is_empty());
         if let Some(path) = needs_openat2 {
             let path = end(&with_tilde(&path, home), MAX_PATH_BYTES);
-            return Err(refusal(format!("{path} has a symbolic link or `..` inside a container: needs Linux 5.6"), ""));
+            return Err(refusal(
+                format!("{path} has a symbolic link or `..` inside a container: needs Linux 5.6"),
+                format!("{} with a path without links before the next start", FILE_VARIABLES[0]),
+            ));
         }
         let older = older.map(|path| with_tilde(&path, home));
         return Err(not_written(older.as_deref(), pipe, rank));

@@ -56,6 +56,21 @@ fn every_beginning_of_a_dump_is_refused() {
     }
 }
 
+#[test]
+fn a_link_in_a_container_needs_linux_5_6() {
+    let mut command = Command::new("sleep");
+    command.arg("600").env_clear().env("RANK", "3").env("HOME", "/home/ann");
+    command.env("TORCH_FR_DUMP_TEMP_FILE", "/home/ann/fr/dump_");
+    let job = TestProcess::start(&mut command);
+    let refused = |error: &dyn Fn(&str) -> Errno| read_dump_of(job.pid(), &|path| Err(error(path))).unwrap_err();
+    let refusal = refused(&|path| if path == "/home/ann/fr/dump_3" { NEEDS_OPENAT2 } else { Errno::NOENT });
+    assert_eq!(refusal.part, ExaminationPart::FlightRecorder);
+    assert_eq!(refusal.reason, "~/fr/dump_3 has a symbolic link or `..` inside a container: needs Linux 5.6");
+    assert_eq!(refusal.remedy, "TORCH_FR_DUMP_TEMP_FILE with a path without links before the next start");
+    let other = refused(&|_| Errno::NOENT);
+    assert!(!other.reason.contains("5.6"), "{other:?}");
+}
+
 /// Writes pickles as `torch::jit::Pickler` does, without references to earlier values.
 #[derive(Default)]
 struct Pickle(Vec<u8>);

@@ -75,7 +75,18 @@ fn shares_root(pid: u32) -> bool {
 
 /// Finds the file of a relative path, without opening it. `is_shared`: the links in it lead to the same files for the probe.
 fn resolve(directory: BorrowedFd<'_>, path: &str, how: ResolveFlags, is_shared: bool) -> Result<OwnedFd, Errno> {
-    match openat2(directory, path, FIND, Mode::empty(), how | ResolveFlags::NO_MAGICLINKS) {
+    let found = openat2(directory, path, FIND, Mode::empty(), how | ResolveFlags::NO_MAGICLINKS);
+    resolve_after(found, directory, path, is_shared)
+}
+
+/// Takes the result of openat2(2).
+fn resolve_after(
+    found: Result<OwnedFd, Errno>,
+    directory: BorrowedFd<'_>,
+    path: &str,
+    is_shared: bool,
+) -> Result<OwnedFd, Errno> {
+    match found {
         // Linux before 5.6, or a sandbox that does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => without_openat2(directory, path, is_shared),
         result => result,
@@ -214,6 +225,13 @@ mod tests {
         assert_eq!(read("outside/./file", false), Ok("container".to_owned()));
         for name in ["link", "outside/relative", "outside/absolute", "outside/../link"] {
             assert_eq!(read(name, false), Err(NEEDS_OPENAT2), "{name}");
+        }
+        let link = path("link");
+        let after = |error| text(resolve_after(Err(error), root.as_fd(), link.trim_start_matches('/'), false));
+        for (error, expected) in
+            [(Errno::NOSYS, NEEDS_OPENAT2), (Errno::PERM, NEEDS_OPENAT2), (Errno::XDEV, Errno::XDEV)]
+        {
+            assert_eq!(after(error), Err(expected), "the result of openat2: {error}");
         }
         let directory = folder.path().join("to_outside");
         std::os::unix::fs::symlink("outside", directory).unwrap();
