@@ -33,6 +33,7 @@ use crate::fleet::{
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The largest part of a terminal that is drawn, in columns and rows. A terminal may report up to 65,535 of each, and a
@@ -182,6 +183,7 @@ impl App {
                 return vec![Effect::Repaint];
             }
             Event::Host(id, update) => return self.apply_host_update(id, *update, now),
+            Event::HostsAdded(hosts) => self.add_hosts(&hosts, now),
             Event::HistoryRead(reply) => self.take_history(reply, now),
             Event::Prompted(prompt) => {
                 let opens_at_once = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
@@ -225,6 +227,17 @@ impl App {
                 }
                 self.apply_transitions(&transitions)
             }
+        }
+    }
+
+    /// Adds hosts, also to a frozen view: a host without readings changes none of its figures.
+    fn add_hosts(&mut self, hosts: &[(HostId, Arc<HostConfig>)], now: Moment) {
+        for (id, config) in hosts {
+            self.fleet.set_host(*id, Arc::clone(config), now);
+            if let Some(frozen) = &mut self.frozen {
+                frozen.live.set_host(*id, Arc::clone(config), now);
+            }
+            self.refresh_host(*id, now);
         }
     }
 

@@ -583,6 +583,28 @@ fn a_frozen_view_does_not_change_and_the_live_fleet_does() {
 }
 
 #[test]
+fn added_hosts_take_the_place_of_a_pane_or_come_last_also_in_a_frozen_view() {
+    let config = |name: &str| Arc::new(HostConfig::named(name));
+    let mut app = app(2, 4, (120, 40));
+    let error = crate::fleet::LinkError::new(crate::fleet::LinkErrorKind::Refused, "nothing listens on port 22");
+    update(&mut app, 1, HostUpdate::Down { error, retry_at: None, attempt: 1 }, NOW);
+    press(&mut app, "Z");
+    app.update(Event::HostsAdded(vec![(HostId(1), config("b-01")), (HostId(2), config("b-02"))]), at(NOW));
+    app.refresh_derived_state();
+    assert_eq!(names(&app), ["hgx-01", "b-01", "b-02"]);
+    report(&mut app, 2, 4, NOW + 1);
+    press(&mut app, "Z");
+    app.refresh_derived_state();
+    assert_eq!((app.totals().gpus, app.visible_hosts()), (8, &[0, 1, 2][..]));
+    assert_eq!(app.fleet().hosts()[1].link.word(), "connecting", "the pane has a new host");
+    report(&mut app, 1, 4, NOW + 2);
+    assert_eq!((app.totals().gpus, app.links().live), (12, 3));
+    // An id beyond the next one belongs to no list.
+    app.update(Event::HostsAdded(vec![(HostId(7), config("x"))]), at(NOW + 2));
+    assert_eq!(app.fleet().hosts().len(), 3);
+}
+
+#[test]
 fn density_keys_change_the_panes() {
     let mut app = app(6, 8, SIZE);
     let rows = |app: &App| app.screen_layout(SIZE).grid.expect("a grid").pane_rows;

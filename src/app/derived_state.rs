@@ -124,7 +124,11 @@ impl DerivedState {
     /// Recomputes the figures and rows of a host that reported.
     pub(super) fn update_host(&mut self, host: &Host, engine: &Engine, now: Moment) {
         self.row_cache.update(host, engine.states(host.id), now);
-        if let Some(summary) = self.host_summaries.get_mut(host.id.0 as usize) {
+        let index = host.id.0 as usize;
+        if self.host_summaries.len() <= index {
+            self.host_summaries.resize_with(index + 1, HostSummary::default);
+        }
+        if let Some(summary) = self.host_summaries.get_mut(index) {
             *summary = HostSummary::of(host, engine, now);
         }
     }

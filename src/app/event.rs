@@ -1,11 +1,13 @@
 //! Input and output of [`App::update`](super::App::update): events and effects.
 
 use super::action::Action;
+use crate::config::HostConfig;
 use crate::diagnosis::FindingNotification;
 use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate};
 use crate::ssh::prompt::{Answer, Prompt, PromptId};
 use crate::wire::{Request, SafeText};
 use crossterm::event::{KeyEvent, MouseEvent};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Something that happened. Only the event loop creates events.
@@ -23,6 +25,8 @@ pub enum Event {
     Resized(u16, u16),
     /// A host task sent an update.
     Host(HostId, Box<HostUpdate>),
+    /// Hosts were added, each with its id: the next free one, or that of a host which it replaces.
+    HostsAdded(Vec<(HostId, Arc<HostConfig>)>),
     /// A request for a stored history was answered.
     HistoryRead(HistoryReply),
     /// SSH needs an answer from the user.

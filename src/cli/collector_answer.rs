@@ -4,7 +4,7 @@
 use super::CommandError;
 use super::command_context::{ChosenCollector, CommandContext};
 use super::terminal_prompts::Prompter;
-use crate::collect::{OpenChannel, Relay, Source};
+use crate::collect::{OpenChannel, Picture, Relay, Source};
 use crate::config::HostConfig;
 use crate::diagnosis::Finding;
 use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, LinkErrorKind, Moment};
@@ -150,12 +150,6 @@ fn watches_all(hosts: &[Arc<HostConfig>], listed: &[HostInfo]) -> bool {
     hosts.iter().all(|host| digests.get(&host.name).is_some_and(|digest| **digest == settings_digest(host)))
 }
 
-/// The picture of a collector on another machine, and the connection that goes on.
-pub(super) struct Picture {
-    pub(super) relay: Relay,
-    pub(super) events: Vec<ViewerEvent>,
-}
-
 /// Connects to the collectors and reads the whole picture of each, all at once. Prompts appear on the terminal.
 pub(super) async fn read_pictures(
     setup: &mut CommandContext,
@@ -209,7 +203,7 @@ async fn read_picture(
     unfinished: Unfinished,
 ) -> Result<Picture, LinkError> {
     let demultiplexer = match &chosen.wanted[..] {
-        [] => Demultiplexer::default(),
+        [] => Demultiplexer::default().with_new_hosts(),
         wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
     };
     let mut relay = Relay::open(ssh, &chosen.machine, follow, demultiplexer, &|_| {}).await?;

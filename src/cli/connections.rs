@@ -1,16 +1,17 @@
 //! Where the updates of hosts come from: the hosts themselves, or the collectors of `--collector`.
 
 use super::CommandError;
-use super::collector_answer::{Picture, no_answer, read_pictures};
+use super::collector_answer::{no_answer, read_pictures};
 use super::command_context::{ChosenCollector, CommandContext};
-use crate::collect::{Command, FollowedCollector, HostTasks, HostUpdates, RelayRoute, RelayedHosts, Source};
+use crate::collect::{
+    Command, ConfigureHost, FollowedCollector, HostTasks, RelayRoute, RelayedHosts, RelayedParts, Source,
+};
 use crate::config::HostConfig;
-use crate::fleet::{HistoryReply, HostId, LinkError};
-use crate::share::{HostInfo, ViewerEvent};
+use crate::fleet::{HostId, LinkError};
+use crate::share::HostInfo;
 use crate::wire::SafeText;
 use std::collections::HashSet;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// Where the updates come from.
 pub(super) enum Connections {
@@ -38,9 +39,6 @@ impl Connections {
     }
 }
 
-/// The hosts of collectors, their updates, and the answers to requests for histories.
-pub(super) type RelayedParts = (RelayedHosts, HostUpdates, mpsc::Receiver<HistoryReply>);
-
 /// With `--collector`, reads the pictures of the collectors, sets the hosts to show and follows them from then on. Prompts
 /// appear on the terminal, because the screen needs the hosts.
 pub(super) async fn follow_collector(setup: &mut CommandContext) -> Result<Option<RelayedParts>, CommandError> {
@@ -54,27 +52,27 @@ pub(super) async fn follow_collector(setup: &mut CommandContext) -> Result<Optio
     let pictures = read_pictures(setup, &chosen, true).await?;
     let listed: Vec<Result<&[HostInfo], &LinkError>> =
         pictures.iter().map(|picture| picture.as_ref().map(|picture| picture.relay.hosts())).collect();
-    let (hosts, ids) = merge(&chosen, &listed)?;
-    let followed = chosen.iter().zip(pictures).zip(ids).map(|((collector, picture), hosts)| {
-        let route =
-            RelayRoute { machine: Arc::clone(&collector.machine), ssh: Arc::clone(&ssh), clock, user: user.clone() };
-        let (relay, events) = match picture {
-            Ok(Picture { relay, events }) => (Ok(relay), events),
-            Err(error) => (Err(error), Vec::new()),
-        };
-        let first = events.into_iter().filter_map(|event| match event {
-            ViewerEvent::Update(id, update) => Some((id, update)),
-            _ => None,
-        });
-        FollowedCollector { route, relay, first: first.collect(), hosts }
+    let (hosts, of_collectors) = merge(&chosen, &listed)?;
+    let followed = chosen.into_iter().zip(pictures).zip(of_collectors).map(|((collector, picture), shown)| {
+        let machine = Arc::clone(&collector.machine);
+        let route = RelayRoute { machine, ssh: Arc::clone(&ssh), clock, user: user.clone() };
+        let configure: Option<ConfigureHost> =
+            if collector.wanted.is_empty() { Some(Arc::new(move |host| collector.config(host))) } else { None };
+        FollowedCollector { route, picture, hosts: shown.hosts, placeholder: shown.placeholder, configure }
     });
     let parts = RelayedHosts::start(followed.collect(), &hosts);
     setup.hosts = hosts;
     Ok(Some(parts))
 }
 
-/// The hosts of a collector in the order of its lines, each with its id in the fleet.
-type CollectorHosts = Vec<(SafeText, Option<HostId>)>;
+/// The panes of a collector.
+#[derive(Default)]
+struct ShownHosts {
+    /// Its hosts in the order of its lines, each with its id in the fleet.
+    hosts: Vec<(SafeText, Option<HostId>)>,
+    /// The pane that stands for its hosts while they are not known.
+    placeholder: Option<HostId>,
+}
 
 /// Merges the `listed` hosts of the collectors in the order of the command line. Returns them, and the hosts of each
 /// collector. A host belongs to the first collector that watches it. A collector that does not answer is one pane, unless
@@ -85,7 +83,7 @@ type CollectorHosts = Vec<(SafeText, Option<HostId>)>;
 fn merge(
     chosen: &[ChosenCollector],
     listed: &[Result<&[HostInfo], &LinkError>],
-) -> Result<(Vec<Arc<HostConfig>>, Vec<CollectorHosts>), CommandError> {
+) -> Result<(Vec<Arc<HostConfig>>, Vec<ShownHosts>), CommandError> {
     let errors: Vec<LinkError> =
         listed.iter().filter_map(|list| list.as_ref().err().map(|&error| error.clone())).collect();
     if errors.len() == chosen.len() {
@@ -98,19 +96,18 @@ fn merge(
     let wanted = chosen.first().map(|collector| &collector.wanted[..]).unwrap_or_default();
     let mut hosts: Vec<Arc<HostConfig>> = Vec::new();
     let mut shown: HashSet<&SafeText> = HashSet::new();
-    let mut of_collectors: Vec<CollectorHosts> = chosen.iter().map(|_| Vec::new()).collect();
+    let mut of_collectors: Vec<ShownHosts> = chosen.iter().map(|_| ShownHosts::default()).collect();
     for ((collector, list), own) in chosen.iter().zip(listed).zip(&mut of_collectors).filter(|_| wanted.is_empty()) {
         let Ok(list) = list else {
-            let host = collector.unknown_hosts();
-            own.push((host.name.clone(), Some(HostId(hosts.len() as u32))));
-            hosts.push(host);
+            own.placeholder = Some(HostId(hosts.len() as u32));
+            hosts.push(collector.unknown_hosts());
             continue;
         };
         // A repeated name has no second id.
         let mut names = HashSet::new();
         for host in list.iter().filter(|host| names.insert(&host.name)) {
             let is_new = shown.insert(&host.name);
-            own.push((host.name.clone(), is_new.then_some(HostId(hosts.len() as u32))));
+            own.hosts.push((host.name.clone(), is_new.then_some(HostId(hosts.len() as u32))));
             if is_new {
                 hosts.push(collector.config(host));
             }
@@ -122,7 +119,7 @@ fn merge(
             let is_shown = hosts.len() > id.0 as usize;
             let host = list.as_ref().ok().and_then(|list| list.iter().find(|host| host.name == *name));
             let host = host.filter(|_| !is_shown);
-            own.push((name.clone(), host.map(|_| id)));
+            own.hosts.push((name.clone(), host.map(|_| id)));
             hosts.extend(host.map(|host| collector.config(host)));
         }
         if hosts.len() == id.0 as usize {
@@ -178,8 +175,8 @@ mod tests {
     }
 
     /// The ids of the hosts of each collector.
-    fn ids(of_collectors: &[CollectorHosts]) -> Vec<Vec<Option<u32>>> {
-        of_collectors.iter().map(|own| own.iter().map(|(_, id)| id.map(|id| id.0)).collect()).collect()
+    fn ids(of_collectors: &[ShownHosts]) -> Vec<Vec<Option<u32>>> {
+        of_collectors.iter().map(|own| own.hosts.iter().map(|(_, id)| id.map(|id| id.0)).collect()).collect()
     }
 
     #[test]
@@ -198,7 +195,8 @@ mod tests {
         let (a, error) = (list(&["room-b", "hgx-01"]), down());
         let (hosts, own) = merge(&chosen(&[]), &[Ok(&a), Err(&error)]).expect("hosts");
         assert_eq!(shown(&hosts), ["room-b via room-a", "hgx-01 via room-a", "room-b (collector) via room-b"]);
-        assert_eq!(ids(&own), [vec![Some(0), Some(1)], vec![Some(2)]]);
+        assert_eq!(ids(&own), [vec![Some(0), Some(1)], vec![]]);
+        assert_eq!((own[0].placeholder, own[1].placeholder), (None, Some(HostId(2))));
         let (hosts, _) = merge(&chosen(&["hgx-01"]), &[Ok(&a), Err(&error)]).expect("hosts");
         assert_eq!(shown(&hosts), ["hgx-01 via room-a"]);
     }

@@ -46,8 +46,8 @@ pub async fn run(mut setup: CommandContext, arguments: &WhyArgs) -> Result<ExitC
         SavedStateFile::restore_only(&Directories::find(), &mut run.engine, clock.now());
     }
     // Through a collector, examinations go over own sessions to the hosts.
-    let (connections, mut updates) = if let Some((relayed, updates, _)) = relayed {
-        (Connections::Relayed(relayed), updates)
+    let (connections, mut updates) = if let Some(relayed) = relayed {
+        (Connections::Relayed(relayed.hosts), relayed.updates)
     } else {
         let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
         (Connections::Direct(host_tasks), updates)

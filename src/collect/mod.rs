@@ -29,5 +29,5 @@ pub use host_tasks::HostTasks;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use nvidia_smi::fuzz as fuzz_nvidia_smi;
 pub use probe_binary::{DamagedProbe, EmbeddedProbe, ProbeBinary, ProbeStore, version_text};
-pub use relay::{FollowedCollector, Relay, RelayRoute, RelayedHosts};
+pub use relay::{ConfigureHost, FollowedCollector, NewHosts, Picture, Relay, RelayRoute, RelayedHosts, RelayedParts};
 pub use remote_command::{OpenChannel, OpenStream, Opening, Progress, Source};

@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -41,6 +41,8 @@ const NOISE_LIMIT_BYTES: usize = 64 * 1024;
 const WAITING_UPDATES: usize = 1024;
 /// Capacity of the channels of commands and requests.
 const WAITING_COMMANDS: usize = 64;
+/// Lists of new hosts that may wait for the viewer.
+const WAITING_LISTS: usize = 8;
 /// Requests to one host that may wait for its SSH session.
 const WAITING_REQUESTS: usize = 16;
 /// The viewer's own session to a host ends after this long without a request or a reply.
@@ -243,21 +245,63 @@ pub struct RelayRoute {
     pub user: Option<SafeText>,
 }
 
+/// The picture of a collector on another machine, and the connection that goes on.
+pub struct Picture {
+    /// The connection, whose picture is complete.
+    pub relay: Relay,
+    /// The events of the picture, and of what followed it.
+    pub events: Vec<ViewerEvent>,
+}
+
 /// A collector that a viewer follows, and its hosts.
 pub struct FollowedCollector {
     /// How to reach it.
     pub route: RelayRoute,
-    /// The connection, whose picture is complete; without one, the cause.
-    pub relay: Result<Relay, LinkError>,
-    /// The updates of the picture. The ids are those of the lines: positions in `hosts`.
-    pub first: Vec<(HostId, HostUpdate)>,
+    /// The connection; without one, the cause.
+    pub picture: Result<Picture, LinkError>,
     /// The hosts in the order of the lines, each with its id in the fleet; `None` if the fleet has it from another collector.
     pub hosts: Vec<(SafeText, Option<HostId>)>,
+    /// The pane that stands for the hosts of a collector that has not answered yet.
+    pub placeholder: Option<HostId>,
+    /// Configures a host that the collector lists later; `None` if only `hosts` are shown.
+    pub configure: Option<ConfigureHost>,
 }
 
-impl FollowedCollector {
-    fn info(&self) -> Option<&CollectorInfo> {
-        self.relay.as_ref().ok()?.info()
+/// Returns the configuration of a host of a collector: how the viewer shows and reaches it.
+pub type ConfigureHost = Arc<dyn Fn(&HostInfo) -> Arc<HostConfig> + Send + Sync>;
+
+/// Hosts that a collector lists and that the viewer does not show yet. The viewer adds them to its fleet and calls
+/// [`RelayedHosts::add`]; their updates follow.
+#[derive(Debug)]
+pub struct NewHosts {
+    /// The hosts, in the order of the collector.
+    pub hosts: Vec<Arc<HostConfig>>,
+    /// The pane that stood for them; the first host takes its place.
+    pub placeholder: Option<HostId>,
+    /// The collector, by its position on the command line.
+    collector: usize,
+    info: CollectorInfo,
+    added: oneshot::Sender<Vec<(HostId, Arc<HostConfig>)>>,
+}
+
+impl NewHosts {
+    /// Adds the hosts to those of a fleet. Returns the ones that are new there, with their ids; the fleet has the others from
+    /// another collector.
+    pub fn place(&self, fleet: &mut Vec<Arc<HostConfig>>) -> Vec<(HostId, Arc<HostConfig>)> {
+        let mut placeholder = self.placeholder.map(|id| id.0 as usize).filter(|index| *index < fleet.len());
+        let mut placed = Vec::new();
+        for host in &self.hosts {
+            if fleet.iter().any(|known| known.name == host.name) {
+                continue;
+            }
+            let index = placeholder.take().unwrap_or(fleet.len());
+            match fleet.get_mut(index) {
+                Some(pane) => *pane = Arc::clone(host),
+                None => fleet.push(Arc::clone(host)),
+            }
+            placed.push((HostId(index as u32), Arc::clone(host)));
+        }
+        placed
     }
 }
 
@@ -266,16 +310,35 @@ struct CollectorHandle {
     name: SafeText,
     retry: mpsc::Sender<()>,
     queries: mpsc::Sender<HistoryQuery>,
-    has_history: bool,
-    is_simulated: bool,
+    /// `None` until it has answered.
+    info: Option<CollectorInfo>,
+}
+
+/// What a viewer receives from the collectors that it follows.
+pub struct RelayedParts {
+    /// Takes commands and requests.
+    pub hosts: RelayedHosts,
+    /// The updates of the hosts.
+    pub updates: HostUpdates,
+    /// The answers to requests for histories.
+    pub histories: mpsc::Receiver<HistoryReply>,
+    /// Hosts to add.
+    pub new_hosts: mpsc::Receiver<NewHosts>,
+}
+
+/// A host of the fleet.
+struct RelayedHost {
+    config: Arc<HostConfig>,
+    /// The position of its collector.
+    collector: usize,
 }
 
 /// The hosts of one or several collectors. Dropping it ends all sessions.
 pub struct RelayedHosts {
-    commands: mpsc::Sender<(HostId, Command)>,
+    orders: mpsc::Sender<Order>,
     collectors: Vec<CollectorHandle>,
-    /// Each host of the fleet with the index of its collector.
-    owners: Vec<(SafeText, usize)>,
+    /// The hosts of the fleet, by id.
+    hosts: Vec<RelayedHost>,
     histories: mpsc::Sender<HistoryReply>,
     _tasks: JoinSet<()>,
 }
@@ -283,26 +346,32 @@ pub struct RelayedHosts {
 impl RelayedHosts {
     /// Follows collectors. `hosts` are those of the fleet, and say how this program reaches each one. Must be called within
     /// a tokio runtime.
-    pub fn start(
-        followed: Vec<FollowedCollector>,
-        hosts: &[Arc<HostConfig>],
-    ) -> (Self, HostUpdates, mpsc::Receiver<HistoryReply>) {
+    pub fn start(followed: Vec<FollowedCollector>, hosts: &[Arc<HostConfig>]) -> RelayedParts {
         let (updates, receiver) = update_channel(WAITING_UPDATES);
         let (histories, answers) = mpsc::channel(WAITING_QUERIES);
-        let (commands, orders) = mpsc::channel(WAITING_COMMANDS);
+        let (orders, ordered) = mpsc::channel(WAITING_COMMANDS);
+        let (lists, new_hosts) = mpsc::channel(WAITING_LISTS);
         let mut tasks = JoinSet::new();
         let mut collectors = Vec::new();
-        let mut owners = vec![(SafeText::default(), 0); hosts.len()];
-        let mut shared = vec![SafeText::default(); hosts.len()];
+        let relayed = |config: &Arc<HostConfig>| RelayedHost { config: Arc::clone(config), collector: 0 };
+        let mut owned: Vec<RelayedHost> = hosts.iter().map(relayed).collect();
         let route = followed.first().map(|one| one.route.clone());
-        for one in followed {
+        for (index, one) in followed.into_iter().enumerate() {
             let (queries, queried) = mpsc::channel(WAITING_QUERIES);
             let (retry, retries) = mpsc::channel(1);
-            let share = one.info().map(|info| info.share.clone()).unwrap_or_default();
-            let mut follower = Follower {
-                names: Vec::new(),
-                shown: Vec::new(),
-                is_unknown: one.relay.is_err(),
+            let mut shown_host = |id: HostId| {
+                let host = owned.get_mut(id.0 as usize)?;
+                host.collector = index;
+                Some((UpdateSender::new(id, updates.clone()), Arc::clone(&host.config)))
+            };
+            let follower = Follower {
+                index,
+                names: one.hosts.iter().map(|(name, _)| name.clone()).collect(),
+                shown: one.hosts.iter().map(|(_, id)| id.and_then(&mut shown_host)).collect(),
+                placeholder: one.placeholder.and_then(&mut shown_host).map(|(sender, _)| sender),
+                configure: one.configure,
+                lists: lists.clone(),
+                updates: updates.clone(),
                 route: one.route.clone(),
                 retries,
                 queries: queried,
@@ -312,49 +381,55 @@ impl RelayedHosts {
                 name: one.route.machine.name.clone(),
                 retry,
                 queries,
-                has_history: one.info().is_some_and(|info| info.history),
-                is_simulated: one.info().is_some_and(|info| info.simulated),
+                info: one.picture.as_ref().ok().and_then(|picture| picture.relay.info().cloned()),
             });
-            for (name, id) in one.hosts {
-                let shown = id.and_then(|id| {
-                    let host = Arc::clone(hosts.get(id.0 as usize)?);
-                    *owners.get_mut(id.0 as usize)? = (host.name.clone(), collectors.len() - 1);
-                    shared.get_mut(id.0 as usize)?.clone_from(&share);
-                    Some((UpdateSender::new(id, updates.clone()), host))
-                });
-                follower.names.push(name);
-                follower.shown.push(shown);
-            }
-            if follower.shown.iter().all(Option::is_none) {
-                // None of its hosts is on the screen.
+            if follower.configure.is_none() && follower.shown.iter().all(Option::is_none) {
+                // None of its hosts is on the screen, or will be.
                 continue;
             }
             tasks.spawn(async move {
-                let _receiver_dropped = follower.run(one.relay, one.first).await;
+                let _receiver_dropped = follower.run(one.picture).await;
             });
         }
         if let Some(route) = route {
-            tasks.spawn(act(hosts.to_vec(), route, shared, updates, orders));
+            tasks.spawn(act(route, updates, ordered));
         }
-        (Self { commands, collectors, owners, histories, _tasks: tasks }, receiver, answers)
+        let hosts = Self { orders, collectors, hosts: owned, histories, _tasks: tasks };
+        RelayedParts { hosts, updates: receiver, histories: answers, new_hosts }
+    }
+
+    /// Takes the hosts that [`NewHosts::place`] has added to the fleet, and lets their updates follow.
+    pub fn add(&mut self, new: NewHosts, placed: Vec<(HostId, Arc<HostConfig>)>) {
+        for (id, config) in &placed {
+            let host = RelayedHost { config: Arc::clone(config), collector: new.collector };
+            match self.hosts.get_mut(id.0 as usize) {
+                Some(pane) => *pane = host,
+                None => self.hosts.push(host),
+            }
+        }
+        if let Some(collector) = self.collectors.get_mut(new.collector) {
+            collector.info = Some(new.info);
+        }
+        // If the collector's task has ended, nothing follows.
+        let _ended = new.added.send(placed);
     }
 
     /// Whether a collector watches a simulated fleet.
     pub fn is_simulated(&self) -> bool {
-        self.collectors.iter().any(|collector| collector.is_simulated)
+        self.collectors.iter().filter_map(|collector| collector.info.as_ref()).any(|info| info.simulated)
     }
 
     /// Whether a collector answers requests for histories. Earlier versions ignore them.
     pub fn has_history(&self) -> bool {
-        self.collectors.iter().any(|collector| collector.has_history)
+        self.collectors.iter().any(CollectorHandle::has_history)
     }
 
     /// Requests a history without waiting. Returns `false` if too many requests wait. Without a connection, the request
     /// waits for the next one.
     pub fn request_history(&self, query: HistoryQuery) -> bool {
-        let owner = self.owners.iter().find(|(name, _)| *name == query.host);
-        let Some(collector) = owner.and_then(|(_, index)| self.collectors.get(*index)) else { return false };
-        if collector.has_history {
+        let owner = self.hosts.iter().find(|host| host.config.name == query.host);
+        let Some(collector) = owner.and_then(|host| self.collectors.get(host.collector)) else { return false };
+        if collector.has_history() {
             return collector.queries.try_send(query).is_ok();
         }
         let cause = format!("the collector on {} keeps no history, or does not answer", collector.name);
@@ -363,27 +438,42 @@ impl RelayedHosts {
 
     /// Sends a command without waiting. A retry connects to the collector of the host now; the interval belongs to the
     /// collector. Returns `false` if the queue is full.
-    pub fn command(&self, host: HostId, command: Command) -> bool {
+    pub fn command(&self, id: HostId, command: Command) -> bool {
+        let Some(host) = self.hosts.get(id.0 as usize) else { return false };
+        let Some(collector) = self.collectors.get(host.collector) else { return false };
         match command {
             // One waiting retry is enough.
-            Command::Retry => {
-                let owner = self.owners.get(host.0 as usize);
-                let collector = owner.and_then(|(_, index)| self.collectors.get(*index));
-                collector.is_some_and(|collector| collector.retry.try_send(()).is_ok())
+            Command::Retry => collector.retry.try_send(()).is_ok(),
+            Command::Request(request) => {
+                let share = collector.info.as_ref().map(|info| info.share.clone()).unwrap_or_default();
+                let request = as_seen_by_host(request, &share);
+                self.orders.try_send(Order { id, host: Arc::clone(&host.config), request }).is_ok()
             }
-            command => self.commands.try_send((host, command)).is_ok(),
+            Command::Interval(_) => true,
         }
+    }
+}
+
+impl CollectorHandle {
+    fn has_history(&self) -> bool {
+        self.info.as_ref().is_some_and(|info| info.history)
     }
 }
 
 /// Turns the lines of a collector into updates, and connects again when it is lost.
 struct Follower {
+    /// The position of the collector.
+    index: usize,
     /// The hosts by the ids of the lines.
     names: Vec<SafeText>,
     /// Where their updates go; `None` if the fleet has the host from another collector.
     shown: Vec<Option<(UpdateSender, Arc<HostConfig>)>>,
-    /// The collector did not answer at the start, so its hosts are unknown, and one pane stands for all of them.
-    is_unknown: bool,
+    /// The pane that stands for the hosts while they are not known.
+    placeholder: Option<UpdateSender>,
+    /// See [`FollowedCollector::configure`].
+    configure: Option<ConfigureHost>,
+    lists: mpsc::Sender<NewHosts>,
+    updates: mpsc::Sender<QueuedUpdate>,
     route: RelayRoute,
     retries: mpsc::Receiver<()>,
     queries: mpsc::Receiver<HistoryQuery>,
@@ -391,21 +481,14 @@ struct Follower {
 }
 
 impl Follower {
-    async fn run(
-        mut self,
-        relay: Result<Relay, LinkError>,
-        first: Vec<(HostId, HostUpdate)>,
-    ) -> Result<(), ReceiverDropped> {
-        for (id, update) in first {
-            self.send(id, update).await?;
-        }
-        let mut connection = relay;
+    async fn run(mut self, picture: Result<Picture, LinkError>) -> Result<(), ReceiverDropped> {
+        let mut connection = picture;
         let mut failures: u32 = 0;
         loop {
             let mut error = match connection {
-                Ok(relay) => {
+                Ok(picture) => {
                     let began = Instant::now();
-                    let Some(error) = self.follow(relay).await? else { return Ok(()) };
+                    let error = self.follow(picture).await?;
                     if began.elapsed() >= DELAYS[1] {
                         failures = 0;
                     }
@@ -423,9 +506,10 @@ impl Follower {
                     retry = self.retries.recv() => if retry.is_none() { return Err(ReceiverDropped) },
                 }
                 let known = Demultiplexer::with_hosts(self.names.iter().cloned());
+                let known = if self.configure.is_some() { known.with_new_hosts() } else { known };
                 let RelayRoute { machine, ssh, .. } = &self.route;
                 match Relay::open(Arc::clone(ssh), machine, true, known, &|_| {}).await {
-                    Ok(relay) => break Ok(relay),
+                    Ok(relay) => break Ok(Picture { relay, events: Vec::new() }),
                     Err(failed) => error = failed,
                 }
                 failures = failures.saturating_add(1);
@@ -433,9 +517,11 @@ impl Follower {
         }
     }
 
-    /// Passes updates on until the connection ends. Returns why it ended; `None` if nothing is left to do.
-    async fn follow(&mut self, mut relay: Relay) -> Result<Option<LinkError>, ReceiverDropped> {
+    /// Passes updates on until the connection ends. Returns why it ended.
+    async fn follow(&mut self, picture: Picture) -> Result<LinkError, ReceiverDropped> {
+        let Picture { mut relay, events } = picture;
         let mut is_silent = false;
+        self.pass_on(events, &relay.demultiplexer).await?;
         // Its lines may have waited until other collectors had answered.
         relay.last_line = Instant::now();
         loop {
@@ -448,53 +534,92 @@ impl Follower {
             };
             let events = match next {
                 Ok(Ok(events)) => events,
-                Ok(Err(error)) => return Ok(Some(error)),
+                Ok(Err(error)) => return Ok(error),
                 Err(_) => {
                     if !std::mem::replace(&mut is_silent, true) {
-                        for id in (0..self.names.len() as u32).map(HostId) {
-                            self.send(id, HostUpdate::Silent).await?;
-                        }
+                        self.send_to_all(&HostUpdate::Silent).await?;
                     }
                     continue;
                 }
             };
             is_silent = false;
-            for event in events {
-                match event {
-                    ViewerEvent::Update(id, update) => self.send(id, update).await?,
-                    ViewerEvent::Complete if self.is_unknown => {
-                        let text = format!("the collector on {} answers now", self.route.machine.name);
-                        let error = LinkError::new(LinkErrorKind::Config, text)
-                            .with_hint("start gpufleet again to show its hosts");
-                        self.send(HostId(0), HostUpdate::Down { error, retry_at: None, attempt: 1 }).await?;
-                        return Ok(None);
+            self.pass_on(events, &relay.demultiplexer).await?;
+        }
+    }
+
+    /// Passes events on. `lines` has turned the lines of the collector into them.
+    async fn pass_on(&mut self, events: Vec<ViewerEvent>, lines: &Demultiplexer) -> Result<(), ReceiverDropped> {
+        for event in events {
+            match event {
+                ViewerEvent::Update(id, update) => self.send(id, update).await?,
+                ViewerEvent::HostsChanged => self.offer_new_hosts(lines).await?,
+                ViewerEvent::Complete => {
+                    let name = &self.route.machine.name;
+                    if let Some(pane) = &self.placeholder {
+                        let text = match lines.hosts() {
+                            [] => format!("the collector on {name} answers and watches no hosts"),
+                            _ => format!("other collectors show all hosts of the collector on {name}"),
+                        };
+                        let error = LinkError::new(LinkErrorKind::Config, text);
+                        pane.send(HostUpdate::Down { error, retry_at: None, attempt: 1 }).await?;
                     }
-                    ViewerEvent::Complete => {
-                        let text = format!("the collector on {} no longer watches this host", self.route.machine.name);
-                        for id in relay.demultiplexer.removed_hosts().collect::<Vec<_>>() {
-                            let error = LinkError::new(LinkErrorKind::Config, text.clone());
-                            self.send(id, HostUpdate::Down { error, retry_at: None, attempt: 1 }).await?;
-                        }
+                    let text = format!("the collector on {name} no longer watches this host");
+                    for id in lines.removed_hosts() {
+                        let error = LinkError::new(LinkErrorKind::Config, text.clone());
+                        self.send(id, HostUpdate::Down { error, retry_at: None, attempt: 1 }).await?;
                     }
-                    // The screen asks again if it takes too few answers.
-                    ViewerEvent::History(reply) => drop(self.histories.try_send(reply)),
-                    // The screen has its own diagnosis.
-                    ViewerEvent::Collector(_)
-                    | ViewerEvent::HostsChanged
-                    | ViewerEvent::States(..)
-                    | ViewerEvent::Refused(..) => {}
                 }
+                // The screen asks again if it takes too few answers.
+                ViewerEvent::History(reply) => drop(self.histories.try_send(reply)),
+                // The screen has its own diagnosis.
+                ViewerEvent::Collector(_) | ViewerEvent::States(..) | ViewerEvent::Refused(..) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Offers the listed hosts that are not known yet to the viewer, and waits until it has added them: their updates come
+    /// next.
+    async fn offer_new_hosts(&mut self, lines: &Demultiplexer) -> Result<(), ReceiverDropped> {
+        let Some(configure) = &self.configure else { return Ok(()) };
+        let names = lines.names().get(self.names.len()..).unwrap_or_default();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let listed: HashMap<&SafeText, &HostInfo> = lines.hosts().iter().map(|host| (&host.name, host)).collect();
+        let hosts: Vec<Arc<HostConfig>> =
+            names.iter().filter_map(|name| listed.get(name)).map(|host| configure(host)).collect();
+        let placeholder = self.placeholder.as_ref().map(UpdateSender::id);
+        let info = lines.info().cloned().unwrap_or_default();
+        let (added, placed) = oneshot::channel();
+        let new = NewHosts { hosts, placeholder, collector: self.index, info, added };
+        if self.lists.send(new).await.is_err() {
+            // This viewer adds no hosts.
+            self.configure = None;
+            return Ok(());
+        }
+        let Ok(placed) = placed.await else { return Err(ReceiverDropped) };
+        for name in names {
+            let host = placed.iter().find(|(_, host)| host.name == *name);
+            self.placeholder.take_if(|pane| host.is_some_and(|(id, _)| *id == pane.id()));
+            self.names.push(name.clone());
+            self.shown.push(host.map(|(id, host)| (UpdateSender::new(*id, self.updates.clone()), Arc::clone(host))));
+        }
+        Ok(())
     }
 
     async fn report_loss(&self, error: &LinkError, attempt: u32, retry_at: Moment) -> Result<(), ReceiverDropped> {
         let name = &self.route.machine.name;
         let text = format!("no connection to the collector on {name}: {}", error.message);
         let lost = LinkError { message: text.into(), ..error.clone() };
-        for id in (0..self.names.len() as u32).map(HostId) {
-            let down = HostUpdate::Down { error: lost.clone(), retry_at: Some(retry_at), attempt };
-            self.send(id, down).await?;
+        self.send_to_all(&HostUpdate::Down { error: lost, retry_at: Some(retry_at), attempt }).await
+    }
+
+    /// Sends an update about the connection to each host, and to the pane that stands for unknown ones.
+    async fn send_to_all(&self, update: &HostUpdate) -> Result<(), ReceiverDropped> {
+        let shown = self.shown.iter().flatten().map(|(sender, _)| sender);
+        for sender in shown.chain(&self.placeholder) {
+            sender.send(update.clone()).await?;
         }
         Ok(())
     }
@@ -514,20 +639,18 @@ impl Follower {
     }
 }
 
-/// Sends requests over own sessions: one task for each host that gets any. `shared` is what the collector of each host shows.
-async fn act(
-    hosts: Vec<Arc<HostConfig>>,
-    route: RelayRoute,
-    shared: Vec<SafeText>,
-    updates: mpsc::Sender<QueuedUpdate>,
-    mut orders: mpsc::Receiver<(HostId, Command)>,
-) {
+/// A request to a host.
+struct Order {
+    id: HostId,
+    host: Arc<HostConfig>,
+    request: Request,
+}
+
+/// Sends requests over own sessions: one task for each host that gets any.
+async fn act(route: RelayRoute, updates: mpsc::Sender<QueuedUpdate>, mut orders: mpsc::Receiver<Order>) {
     let mut sessions: HashMap<HostId, mpsc::Sender<Request>> = HashMap::new();
     let mut tasks = JoinSet::new();
-    while let Some((id, command)) = orders.recv().await {
-        let Command::Request(request) = command else { continue };
-        let (Some(host), Some(shared)) = (hosts.get(id.0 as usize), shared.get(id.0 as usize)) else { continue };
-        let request = as_seen_by_host(request, shared);
+    while let Some(Order { id, host, request }) = orders.recv().await {
         let updates = UpdateSender::new(id, updates.clone());
         let request = match sessions.get(&id) {
             Some(session) => match session.try_send(request) {
@@ -546,7 +669,7 @@ async fn act(
         let (sender, requests) = mpsc::channel(WAITING_REQUESTS);
         let _room = sender.try_send(request);
         sessions.insert(id, sender);
-        tasks.spawn(own_session(Arc::clone(host), route.clone(), updates, requests));
+        tasks.spawn(own_session(host, route.clone(), updates, requests));
         while tasks.try_join_next().is_some() {}
     }
 }
@@ -738,6 +861,35 @@ mod tests {
         );
     }
 
+    #[test]
+    fn new_hosts_take_the_place_of_their_pane_and_then_come_last() {
+        let named = |names: &[&str]| -> Vec<Arc<HostConfig>> {
+            names.iter().map(|name| Arc::new(HostConfig::named(*name))).collect()
+        };
+        let place = |placeholder: Option<u32>, listed: &[&str]| {
+            let mut fleet = named(&["a", "room-b (collector)", "c"]);
+            let new = NewHosts {
+                hosts: named(listed),
+                placeholder: placeholder.map(HostId),
+                collector: 1,
+                info: CollectorInfo::default(),
+                added: oneshot::channel().0,
+            };
+            let placed = new.place(&mut fleet);
+            let names: Vec<String> = fleet.iter().map(|host| host.name.to_string()).collect();
+            (names.join(" "), placed.into_iter().map(|(id, host)| (id.0, host.name.to_string())).collect::<Vec<_>>())
+        };
+        let placed = |list: &[(u32, &str)]| list.iter().map(|(id, name)| (*id, (*name).to_owned())).collect::<Vec<_>>();
+        assert_eq!(
+            place(Some(1), &["c", "b1", "b2"]),
+            ("a b1 c b2".to_owned(), placed(&[(1, "b1"), (3, "b2")])),
+            "another collector shows c"
+        );
+        assert_eq!(place(None, &["b3"]), ("a room-b (collector) c b3".to_owned(), placed(&[(3, "b3")])));
+        assert_eq!(place(Some(1), &["a", "c"]), ("a room-b (collector) c".to_owned(), placed(&[])));
+        assert_eq!(place(Some(9), &["b1"]), ("a room-b (collector) c b1".to_owned(), placed(&[(3, "b1")])));
+    }
+
     /// An SSH client that never gets an answer, or fails at once.
     struct Unreachable {
         fails: bool,
@@ -764,9 +916,17 @@ mod tests {
         let ssh: Arc<dyn OpenChannel> = Arc::new(Unreachable { fails: true });
         let route = RelayRoute { machine, ssh, clock: Clock::start(1.0), user: None };
         let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
-        let hosts = vec![(pane.name.clone(), Some(HostId(0)))];
-        let followed = FollowedCollector { route, relay: Err(error), first: Vec::new(), hosts };
-        let (relayed, mut updates, mut histories) = RelayedHosts::start(vec![followed], &[pane]);
+        let configure: ConfigureHost = Arc::new(|host| Arc::new(HostConfig::named(host.name.clone())));
+        let placeholder = Some(HostId(0));
+        let followed = FollowedCollector {
+            route,
+            picture: Err(error),
+            hosts: Vec::new(),
+            placeholder,
+            configure: Some(configure),
+        };
+        let RelayedParts { hosts: relayed, mut updates, mut histories, .. } =
+            RelayedHosts::start(vec![followed], &[pane]);
         assert!(!relayed.has_history() && !relayed.is_simulated());
         let Some((HostId(0), HostUpdate::Down { error, retry_at: Some(_), attempt: 1 })) = updates.recv().await else {
             panic!("the loss is reported")
@@ -787,10 +947,10 @@ mod tests {
         let route = RelayRoute { machine: Arc::clone(&host), ssh, clock: Clock::start(1.0), user: None };
         let (updates, mut receiver) = update_channel(8);
         let (sender, orders) = mpsc::channel(8);
-        let task = tokio::spawn(act(vec![host], route, vec!["commands".into()], updates, orders));
+        let task = tokio::spawn(act(route, updates, orders));
         let request = Request::LogTail { id: 5, boot_id: "b".into(), pid: 7, start_ticks: 70 };
         let began = Instant::now();
-        sender.send((HostId(0), Command::Request(request))).await.expect("the task runs");
+        sender.send(Order { id: HostId(0), host, request }).await.expect("the task runs");
         let (id, update) = receiver.recv().await.expect("a reply");
         let HostUpdate::Reply(crate::wire::Reply { id: 5, outcome: crate::wire::ReplyOutcome::Refused(why) }) = update
         else {

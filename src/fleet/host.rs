@@ -503,6 +503,18 @@ impl Fleet {
         id
     }
 
+    /// Adds a host with the next free id, or puts a new one in the place of the host with this id.
+    pub fn set_host(&mut self, id: HostId, config: Arc<HostConfig>, now: Moment) {
+        let mut host = Host::new(id, config, now);
+        host.clock_speed = self.clock_speed();
+        let index = id.0 as usize;
+        if let Some(old) = self.hosts.get_mut(index) {
+            *old = host;
+        } else if index == self.hosts.len() {
+            self.hosts.push(host);
+        }
+    }
+
     /// Replaces the list of hosts by these, in this order. A host of the same name keeps its state and takes the new
     /// configuration; the others are new. Returns the new id of each host by its old one, `None` for a host that is gone.
     pub fn rearrange(&mut self, configs: &[Arc<HostConfig>], now: Moment) -> Vec<Option<HostId>> {

@@ -31,8 +31,8 @@ pub enum ViewerEvent {
 
 /// The hosts of a collector and what their lines need between them.
 ///
-/// Hosts get ids in the order of the first complete list, and keep them. A host that joins later has no id: its lines are
-/// dropped.
+/// Hosts get ids in the order of the first complete list, and keep them. A host that joins later has an id only with
+/// [`Demultiplexer::with_new_hosts`]; otherwise its lines are dropped.
 #[derive(Debug, Default)]
 pub struct Demultiplexer {
     info: Option<CollectorInfo>,
@@ -42,6 +42,7 @@ pub struct Demultiplexer {
     /// The names with an id, in order.
     names: Vec<SafeText>,
     is_list_fixed: bool,
+    takes_new_hosts: bool,
     /// The hello of each host, by id: the picture repeats it, and a repeated hello would look like a new connection.
     hellos: Vec<Option<Hello>>,
     /// The diagnosis, without `follow`.
@@ -55,6 +56,18 @@ impl Demultiplexer {
         names.into_iter().for_each(|name| demultiplexer.add(name));
         demultiplexer.is_list_fixed = true;
         demultiplexer
+    }
+
+    /// Gives hosts that are listed later an id as well.
+    #[must_use]
+    pub fn with_new_hosts(mut self) -> Self {
+        self.takes_new_hosts = true;
+        self
+    }
+
+    /// The hosts with an id, in the order of their ids.
+    pub fn names(&self) -> &[SafeText] {
+        &self.names
     }
 
     /// The collector, after its first line.
@@ -75,7 +88,8 @@ impl Demultiplexer {
 
     fn add(&mut self, name: SafeText) {
         let next = HostId(self.names.len() as u32);
-        if !self.ids.contains_key(&name) {
+        // A collector that lists other hosts again and again must not fill the memory of its viewers.
+        if !self.ids.contains_key(&name) && self.names.len() < MAX_HOSTS {
             self.ids.insert(name.clone(), next);
             self.names.push(name);
             self.hellos.push(None);
@@ -122,7 +136,7 @@ impl Demultiplexer {
             return Err(FrameError::TooMany { items: "hosts", limit: MAX_HOSTS });
         }
         for host in list {
-            if !self.is_list_fixed {
+            if self.takes_new_hosts || !self.is_list_fixed {
                 self.add(host.name.clone());
             }
             self.hosts.push(host);

@@ -113,6 +113,36 @@ fn hosts_keep_their_ids_when_the_list_changes() {
 }
 
 #[test]
+fn a_host_that_joins_later_gets_the_next_id_if_the_viewer_takes_new_hosts() {
+    let lists = [HOSTS, "\"complete\"", r#"{"hosts":{"first":0,"list":[{"name":"c"},{"name":"a"},{"name":"c"}]}}"#];
+    let stale = r#"{"host":{"name":"c","link":"stale"}}"#;
+    for (takes_new_hosts, names, updates) in [(true, &["a", "b", "c"][..], 1), (false, &["a", "b"], 0)] {
+        let mut demultiplexer = Demultiplexer::default();
+        if takes_new_hosts {
+            demultiplexer = demultiplexer.with_new_hosts();
+        }
+        for line in [FIRST].into_iter().chain(lists) {
+            demultiplexer.take(line.as_bytes(), at(0.0)).expect("is valid");
+        }
+        assert_eq!(demultiplexer.names(), names);
+        assert_eq!(demultiplexer.removed_hosts().collect::<Vec<_>>(), [HostId(1)]);
+        assert_eq!(demultiplexer.take(stale.as_bytes(), at(0.0)).expect("is valid").len(), updates);
+    }
+}
+
+#[test]
+fn a_collector_that_changes_its_list_again_and_again_adds_a_limited_number_of_hosts() {
+    let mut demultiplexer = Demultiplexer::default().with_new_hosts();
+    demultiplexer.take(FIRST.as_bytes(), at(0.0)).expect("is valid");
+    for part in 0..60 {
+        let list: Vec<String> = (0..200).map(|host| format!(r#"{{"name":"h{}"}}"#, part * 200 + host)).collect();
+        let line = format!(r#"{{"hosts":{{"first":0,"list":[{}]}}}}"#, list.join(","));
+        demultiplexer.take(line.as_bytes(), at(0.0)).expect("is valid");
+    }
+    assert_eq!(demultiplexer.names().len(), MAX_HOSTS);
+}
+
+#[test]
 fn times_that_make_no_sense_are_left_out() {
     for age in ["-1", "1e300", "null"] {
         let line = format!(

@@ -437,8 +437,16 @@ fn one_screen_shows_the_hosts_of_two_collectors_of_which_one_may_be_down() {
     pty.wait("one collector", |text| {
         text.contains("via lab-head") && text.contains("room-b (collector)") && text.contains("nobody serves")
     });
-    let _again = CollectorProcess::start(&rooms[1], "collector-2.log", &[&hosts[1]]);
-    pty.wait("the way to its hosts", |text| text.contains("the collector on room-b answers now"));
+    let again = CollectorProcess::start(&rooms[1], "collector-2.log", &[&hosts[1]]);
+    pty.wait("its hosts in place of the pane", |text| {
+        text.contains("2 hosts 8 GPUs") && text.contains("via room-b") && !text.contains("(collector)")
+    });
+    // SIGHUP adds a host to the collector, and to the screen.
+    let more = std::fs::read_to_string(&hosts[1]).expect("hosts.toml")
+        + "\n[[hosts]]\nname = \"hgx-03\"\naddress = \"127.0.0.1\"\nport = 1\n";
+    std::fs::write(&hosts[1], more).expect("writes");
+    again.signal(Signal::HUP);
+    pty.wait("the added host", |text| text.contains("8 GPUs on 2 of 3 hosts") && text.contains("hgx-03"));
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
 

@@ -23,7 +23,7 @@ use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{Command, HostTasks, HostUpdates, arrival_window};
+use crate::collect::{Command, HostTasks, HostUpdates, NewHosts, arrival_window};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{Clock, Fleet, HostId, Link};
@@ -102,18 +102,17 @@ async fn show(
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
     // A collector may watch a simulated fleet; the screen says so, and keeps its own files.
-    let shows_simulation = simulated || relayed.as_ref().is_some_and(|(relayed, ..)| relayed.is_simulated());
-    let (connections, updates, histories) = if let Some((relayed, updates, histories)) = relayed {
-        let histories = match (relayed.has_history(), history) {
-            (true, _) => HistorySource::Relay(histories),
-            (false, None) => HistorySource::Nowhere,
-            (false, Some(_)) => return Err(CommandError::failed(NO_REMOTE_HISTORY)),
-        };
-        (Connections::Relayed(relayed), updates, histories)
+    let shows_simulation = simulated || relayed.as_ref().is_some_and(|relayed| relayed.hosts.is_simulated());
+    let (connections, updates, histories, new_hosts) = if let Some(relayed) = relayed {
+        if history.is_some() && !relayed.hosts.has_history() {
+            return Err(CommandError::failed(NO_REMOTE_HISTORY));
+        }
+        let histories = HistorySource::Relay(relayed.histories);
+        (Connections::Relayed(relayed.hosts), relayed.updates, histories, Some(relayed.new_hosts))
     } else {
         let histories = HistorySource::find(history, simulated)?;
         let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
-        (Connections::Direct(host_tasks), updates, histories)
+        (Connections::Direct(host_tasks), updates, histories, None)
     };
     let exit_signals = ExitSignals::new()?;
     let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
@@ -127,7 +126,7 @@ async fn show(
         app.restore_view_state(&view_state);
         app.apply_settings_file(preferences);
     }
-    if !matches!(histories, HistorySource::Nowhere) {
+    if has_history(&connections, &histories) {
         app.offer_history();
     }
     if let Some((host, gpu)) = opening {
@@ -144,25 +143,26 @@ async fn show(
     let mut event_loop = EventLoop {
         terminal: TerminalManager::enter(preferences.mouse, reply).map_err(cannot_show)?,
         app,
-        hosts: &hosts,
         clock,
         redraw: RedrawScheduler::new(window(&hosts, clock, None)),
+        hosts,
         next_tick: Instant::now(),
         suspend_detector: (!simulated).then(|| SuspendDetector::new(clock.now())),
         files: PersistentFiles::new(state_file, view, log, signals),
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
         memory_release: MemoryRelease::default(),
-        connections: &connections,
+        connections,
         context,
         exit_signals,
         job_control_signals,
         prompts,
         updates,
         histories,
+        new_hosts,
     };
     let code = event_loop.run().await.map_err(cannot_show)?;
-    let EventLoop { terminal, mut app, files, notifier, .. } = event_loop;
+    let EventLoop { terminal, mut app, files, notifier, connections: _connections, .. } = event_loop;
     // Restore the terminal first, because hooks may take a moment.
     drop(terminal);
     for message in notifier.finish(app.live_fleet(), clock.now()).await {
@@ -177,10 +177,10 @@ const NO_REMOTE_HISTORY: &str = "the collector keeps no history, or it is older 
                                  version there, and start `gpufleet collect` without --demo";
 
 /// The running screen.
-struct EventLoop<'a> {
+struct EventLoop {
     terminal: TerminalManager,
     app: App,
-    hosts: &'a [Arc<HostConfig>],
+    hosts: Vec<Arc<HostConfig>>,
     clock: Clock,
     redraw: RedrawScheduler,
     /// When the work of `tick` is due at the latest.
@@ -191,7 +191,7 @@ struct EventLoop<'a> {
     notifier: Notifier,
     clipboard: Clipboard,
     memory_release: MemoryRelease,
-    connections: &'a Connections,
+    connections: Connections,
     /// `None` for a simulation.
     context: Option<Arc<Context>>,
     exit_signals: ExitSignals,
@@ -199,6 +199,8 @@ struct EventLoop<'a> {
     prompts: Option<mpsc::Receiver<PromptEvent>>,
     updates: HostUpdates,
     histories: HistorySource,
+    /// `None` without a collector.
+    new_hosts: Option<mpsc::Receiver<NewHosts>>,
 }
 
 /// The next step of the loop.
@@ -211,7 +213,7 @@ enum LoopEvent {
     End(ExitCode),
 }
 
-impl EventLoop<'_> {
+impl EventLoop {
     /// Runs until the user quits, a signal arrives, or the terminal is gone.
     async fn run(&mut self) -> io::Result<ExitCode> {
         self.update_size()?;
@@ -300,7 +302,8 @@ impl EventLoop<'_> {
                     LoopEvent::Event(Some(Event::ActionFinished(SafeText::new(&message))))
                 }
             },
-            Some(prompt) = next_prompt(&mut self.prompts) => LoopEvent::Event(Some(match prompt {
+            Some(new) = received(&mut self.new_hosts) => LoopEvent::Event(self.add_hosts(new)),
+            Some(prompt) = received(&mut self.prompts) => LoopEvent::Event(Some(match prompt {
                 PromptEvent::Opened(prompt) => Event::Prompted(prompt),
                 PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
             })),
@@ -397,7 +400,7 @@ impl EventLoop<'_> {
             Effect::Copy(copied) => self.terminal.screen.send(&self.clipboard.take(&copied))?,
             Effect::ReadHistory(query) => {
                 if let Some(query) = self.histories.request(query, now)
-                    && let Connections::Relayed(relayed) = self.connections
+                    && let Connections::Relayed(relayed) = &self.connections
                 {
                     // If too many requests wait, the app asks again later.
                     let _taken = relayed.request_history(query);
@@ -408,7 +411,7 @@ impl EventLoop<'_> {
             Effect::LogSignal(line) => self.files.log_signal(&line),
             Effect::Retry(id) => self.command(id, Command::Retry),
             Effect::SetInterval(interval) => {
-                self.redraw.set_window(window(self.hosts, self.clock, Some(interval)));
+                self.redraw.set_window(window(&self.hosts, self.clock, Some(interval)));
                 self.command_all(&Command::Interval(interval));
             }
             Effect::Request(id, request) => self.command(id, Command::Request(request)),
@@ -423,6 +426,18 @@ impl EventLoop<'_> {
         Ok(())
     }
 
+    /// Adds hosts that a collector has listed. Their updates arrive after the event.
+    fn add_hosts(&mut self, new: NewHosts) -> Option<Event> {
+        let Connections::Relayed(relayed) = &mut self.connections else { return None };
+        let placed = new.place(&mut self.hosts);
+        relayed.add(new, placed.clone());
+        if has_history(&self.connections, &self.histories) {
+            self.app.offer_history();
+        }
+        self.redraw.set_window(window(&self.hosts, self.clock, None));
+        (!placed.is_empty()).then_some(Event::HostsAdded(placed))
+    }
+
     fn command(&self, id: HostId, command: Command) {
         // A host task that has ended takes no commands; its link state already shows that.
         let _taken = self.connections.command(id, command);
@@ -430,6 +445,14 @@ impl EventLoop<'_> {
 
     fn command_all(&self, command: &Command) {
         (0..self.hosts.len()).for_each(|id| self.command(HostId(id as u32), command.clone()));
+    }
+}
+
+/// Whether a store answers requests for histories.
+fn has_history(connections: &Connections, histories: &HistorySource) -> bool {
+    match connections {
+        Connections::Relayed(relayed) => relayed.has_history(),
+        Connections::Direct(_) => !matches!(histories, HistorySource::Nowhere),
     }
 }
 
@@ -450,9 +473,9 @@ async fn query_background(arguments: &ScreenArgs, preferences: &SettingsFile) ->
     tokio::task::spawn_blocking(|| keyboard::query_background(QUERY_LIMIT)).await.unwrap_or_default()
 }
 
-async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Option<PromptEvent> {
-    match prompts {
-        Some(prompts) => prompts.recv().await,
+async fn received<T>(receiver: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
+    match receiver {
+        Some(receiver) => receiver.recv().await,
         None => std::future::pending().await,
     }
 }
