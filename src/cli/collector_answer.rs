@@ -3,11 +3,11 @@
 
 use super::CommandError;
 use super::command_context::{ChosenCollector, CommandContext};
-use super::terminal_prompts::Prompter;
-use crate::collect::{OpenChannel, Picture, Relay, Source};
+use super::terminal_prompts::{Prompter, wait_until};
+use crate::collect::{FirstPicture, Picture, PictureReading, ReadingState, Source};
 use crate::config::HostConfig;
 use crate::diagnosis::Finding;
-use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, LinkErrorKind, Moment};
+use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, Moment};
 use crate::share::{
     CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, SHARE_PROTOCOL, ViewerEvent,
     ViewerHello, connect, settings_digest, socket_candidates,
@@ -19,11 +19,15 @@ use crate::wire::format::{DurationStyle, duration};
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Time limit for each step of the collector on this machine. Without an answer, the hosts are asked.
 const LOCAL_LIMIT: Duration = Duration::from_secs(2);
+
+/// The screen waits this long for the other collectors when it could begin: those that answer meanwhile are in the order of the
+/// command line.
+const LATE_LIMIT: Duration = Duration::from_millis(300);
 
 /// The picture of a collector.
 pub(super) struct CollectorAnswer {
@@ -150,81 +154,78 @@ fn watches_all(hosts: &[Arc<HostConfig>], listed: &[HostInfo]) -> bool {
     hosts.iter().all(|host| digests.get(&host.name).is_some_and(|digest| **digest == settings_digest(host)))
 }
 
-/// Connects to the collectors and reads the whole picture of each, all at once. Prompts appear on the terminal.
+/// How the pictures of collectors are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ReadMode<'a> {
+    /// Once, all of them.
+    Once,
+    /// The connections go on. The pictures that are complete are enough if they have these hosts; the others are pending.
+    Follow(&'a [SafeText]),
+}
+
+/// Connects to the collectors and reads the picture of each, all at once. Prompts appear on the terminal.
 pub(super) async fn read_pictures(
     setup: &mut CommandContext,
     chosen: &[ChosenCollector],
-    follow: bool,
-) -> Result<Vec<Result<Picture, LinkError>>, CommandError> {
+    mode: ReadMode<'_>,
+) -> Result<Vec<FirstPicture>, CommandError> {
     let Source::Ssh(ssh) = &setup.source else {
         return Err(CommandError::usage("--collector and --demo exclude each other\n  hint: leave one of them out"));
     };
-    let mut readings = JoinSet::new();
-    let others = watch::Sender::new(chosen.len());
-    for (index, collector) in chosen.iter().cloned().enumerate() {
-        let (ssh, clock) = (Arc::clone(ssh), setup.clock);
-        let unfinished = Unfinished(others.clone());
-        readings.spawn(async move { (index, read_picture(ssh, &collector, clock, follow, unfinished).await) });
-    }
-    let mut pictures: Vec<Option<Result<Picture, LinkError>>> = chosen.iter().map(|_| None).collect();
+    let changed = Arc::new(Notify::new());
+    let start = |collector: &ChosenCollector| {
+        let demultiplexer = match &collector.wanted[..] {
+            [] => Demultiplexer::default().with_new_hosts(),
+            wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
+        };
+        let follow = matches!(mode, ReadMode::Follow(_));
+        let machine = Arc::clone(&collector.machine);
+        PictureReading::start(Arc::clone(ssh), machine, setup.clock, follow, demultiplexer, Arc::clone(&changed))
+    };
+    let readings: Vec<PictureReading> = chosen.iter().map(start).collect();
     let mut prompter = Prompter::new(setup.ssh.take());
+    let mut begin_at = None;
     loop {
+        let states: Vec<ReadingState> = readings.iter().map(PictureReading::state).collect();
+        if !states.iter().any(|state| matches!(state, ReadingState::Reading(_))) {
+            break;
+        }
+        if is_enough(&states, mode) {
+            begin_at.get_or_insert(Instant::now() + LATE_LIMIT);
+        }
+        // A prompt on the terminal must be answered before the screen takes it.
+        let begin = begin_at.filter(|_| !prompter.is_asking());
         tokio::select! {
-            read = readings.join_next() => match read {
-                Some(Ok((index, picture))) => pictures[index] = Some(picture),
-                // A task that has panicked leaves no picture.
-                Some(Err(_)) => {}
-                None => break,
-            },
+            () = changed.notified() => {}
             () = prompter.step() => {}
+            () = wait_until(begin) => break,
         }
     }
     setup.ssh = prompter.into_ssh();
-    let closed = || Err(LinkError::new(LinkErrorKind::Closed, "the connection was closed"));
-    Ok(pictures.into_iter().map(|picture| picture.unwrap_or_else(closed)).collect())
+    let mut pictures = Vec::new();
+    for reading in readings {
+        pictures.push(match reading.state() {
+            ReadingState::Reading(_) => FirstPicture::Pending(reading),
+            ReadingState::Complete(_) | ReadingState::Failed => {
+                let picture = reading.take().await.map(Box::new);
+                picture.map_or_else(FirstPicture::Failed, FirstPicture::Complete)
+            }
+        });
+    }
+    Ok(pictures)
 }
 
-/// The number of collectors whose picture is not complete; one of them while this value exists.
-struct Unfinished(watch::Sender<usize>);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count = count.saturating_sub(1));
+/// Whether a viewer can begin although some pictures are not complete.
+fn is_enough(states: &[ReadingState], mode: ReadMode<'_>) -> bool {
+    let ReadMode::Follow(needed) = mode else { return false };
+    let mut complete = states.iter().filter_map(|state| match state {
+        ReadingState::Complete(hosts) => Some(hosts),
+        ReadingState::Reading(_) | ReadingState::Failed => None,
+    });
+    if needed.is_empty() {
+        return complete.next().is_some();
     }
-}
-
-/// Connects to a collector and reads its whole picture, then what follows until the pictures of the others are complete: a
-/// prompt for one of them may stay open for long, and a collector ends a session that does not read.
-async fn read_picture(
-    ssh: Arc<dyn OpenChannel>,
-    chosen: &ChosenCollector,
-    clock: Clock,
-    follow: bool,
-    unfinished: Unfinished,
-) -> Result<Picture, LinkError> {
-    let demultiplexer = match &chosen.wanted[..] {
-        [] => Demultiplexer::default().with_new_hosts(),
-        wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
-    };
-    let mut relay = Relay::open(ssh, &chosen.machine, follow, demultiplexer, &|_| {}).await?;
-    let mut events = Vec::new();
-    loop {
-        let more = relay.next(clock).await?;
-        let is_complete = more.contains(&ViewerEvent::Complete);
-        events.extend(more);
-        if is_complete {
-            break;
-        }
-    }
-    let mut others = unfinished.0.subscribe();
-    drop(unfinished);
-    loop {
-        tokio::select! {
-            biased;
-            _ = others.wait_for(|count| *count == 0) => return Ok(Picture { relay, events }),
-            more = relay.next(clock), if follow => events.extend(more?),
-        }
-    }
+    needed.iter().all(|name| complete.clone().any(|hosts| hosts.contains(name)))
 }
 
 /// The error if none of the collectors answers.
@@ -243,11 +244,34 @@ pub(super) async fn ask_relayed(
     chosen: &ChosenCollector,
 ) -> Result<CollectorAnswer, CommandError> {
     let only = std::slice::from_ref(chosen);
-    let picture = read_pictures(setup, only, false).await?.pop();
-    let Some(Ok(Picture { relay, events })) = picture else {
-        return Err(no_answer(only, &picture.and_then(Result::err).into_iter().collect::<Vec<_>>()));
+    let Picture { relay, events } = match read_pictures(setup, only, ReadMode::Once).await?.pop() {
+        Some(FirstPicture::Complete(picture)) => *picture,
+        Some(FirstPicture::Failed(error)) => return Err(no_answer(only, &[error])),
+        Some(FirstPicture::Pending(_)) | None => return Err(no_answer(only, &[])),
     };
     let hosts = chosen.hosts(relay.hosts())?;
     CollectorAnswer::new(&hosts, events, relay.into_demultiplexer(), setup.clock)
         .map_err(|error| CommandError::failed(format!("no answer from the collector: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::ConnectPhase;
+
+    #[test]
+    fn the_screen_begins_with_the_first_picture_or_with_the_hosts_of_the_command_line() {
+        let reading = || ReadingState::Reading(ConnectPhase::Tcp);
+        let complete = |names: &[&str]| ReadingState::Complete(names.iter().map(|&name| name.into()).collect());
+        let is_enough = |states: &[ReadingState], needed: &[&str]| {
+            let needed: Vec<SafeText> = needed.iter().map(|&name| name.into()).collect();
+            is_enough(states, ReadMode::Follow(&needed))
+        };
+        assert!(!is_enough(&[reading(), ReadingState::Failed], &[]));
+        assert!(is_enough(&[reading(), complete(&["a"])], &[]));
+        assert!(is_enough(&[reading(), complete(&["a", "b"])], &["b"]));
+        assert!(!is_enough(&[reading(), complete(&["a"])], &["a", "b"]));
+        assert!(is_enough(&[complete(&["b"]), complete(&["a"]), reading()], &["a", "b"]));
+        assert!(!super::is_enough(&[reading(), complete(&["a"])], ReadMode::Once));
+    }
 }

@@ -1,10 +1,10 @@
 //! Where the updates of hosts come from: the hosts themselves, or the collectors of `--collector`.
 
 use super::CommandError;
-use super::collector_answer::{no_answer, read_pictures};
+use super::collector_answer::{ReadMode, no_answer, read_pictures};
 use super::command_context::{ChosenCollector, CommandContext};
 use crate::collect::{
-    Command, ConfigureHost, FollowedCollector, HostTasks, RelayRoute, RelayedHosts, RelayedParts, Source,
+    Command, ConfigureHost, FirstPicture, FollowedCollector, HostTasks, RelayRoute, RelayedHosts, RelayedParts, Source,
 };
 use crate::config::HostConfig;
 use crate::fleet::{HostId, LinkError};
@@ -40,8 +40,12 @@ impl Connections {
 }
 
 /// With `--collector`, reads the pictures of the collectors, sets the hosts to show and follows them from then on. Prompts
-/// appear on the terminal, because the screen needs the hosts.
-pub(super) async fn follow_collector(setup: &mut CommandContext) -> Result<Option<RelayedParts>, CommandError> {
+/// appear on the terminal, because the screen needs hosts. It begins with the collectors that have answered as soon as these
+/// watch the hosts of the command line and `host`; the others follow.
+pub(super) async fn follow_collector(
+    setup: &mut CommandContext,
+    host: Option<&str>,
+) -> Result<Option<RelayedParts>, CommandError> {
     let chosen = std::mem::take(&mut setup.collectors);
     let Source::Ssh(ssh) = &setup.source else { return Ok(None) };
     if chosen.is_empty() {
@@ -49,9 +53,10 @@ pub(super) async fn follow_collector(setup: &mut CommandContext) -> Result<Optio
     }
     let (ssh, clock) = (Arc::clone(ssh), setup.clock);
     let user = std::env::var("USER").ok().filter(|user| !user.is_empty()).map(SafeText::from);
-    let pictures = read_pictures(setup, &chosen, true).await?;
-    let listed: Vec<Result<&[HostInfo], &LinkError>> =
-        pictures.iter().map(|picture| picture.as_ref().map(|picture| picture.relay.hosts())).collect();
+    let wanted = chosen.first().map(|collector| &collector.wanted[..]).unwrap_or_default();
+    let needed: Vec<SafeText> = wanted.iter().cloned().chain(host.map(SafeText::new)).collect();
+    let pictures = read_pictures(setup, &chosen, ReadMode::Follow(&needed)).await?;
+    let listed: Vec<Listed<'_>> = pictures.iter().map(Listed::of).collect();
     let (hosts, of_collectors) = merge(&chosen, &listed)?;
     let followed = chosen.into_iter().zip(pictures).zip(of_collectors).map(|((collector, picture), shown)| {
         let machine = Arc::clone(&collector.machine);
@@ -65,6 +70,35 @@ pub(super) async fn follow_collector(setup: &mut CommandContext) -> Result<Optio
     Ok(Some(parts))
 }
 
+/// The hosts of a collector when the screen begins.
+#[derive(Clone, Copy)]
+enum Listed<'a> {
+    /// It has listed them.
+    Hosts(&'a [HostInfo]),
+    /// It does not answer.
+    Down(&'a LinkError),
+    /// It has not answered yet.
+    Pending,
+}
+
+impl<'a> Listed<'a> {
+    fn of(picture: &'a FirstPicture) -> Self {
+        match (picture.hosts(), picture) {
+            (Some(hosts), _) => Self::Hosts(hosts),
+            (None, FirstPicture::Failed(error)) => Self::Down(error),
+            (None, _) => Self::Pending,
+        }
+    }
+
+    fn hosts(self) -> Option<&'a [HostInfo]> {
+        if let Self::Hosts(hosts) = self { Some(hosts) } else { None }
+    }
+
+    fn error(self) -> Option<&'a LinkError> {
+        if let Self::Down(error) = self { Some(error) } else { None }
+    }
+}
+
 /// The panes of a collector.
 #[derive(Default)]
 struct ShownHosts {
@@ -75,21 +109,20 @@ struct ShownHosts {
 }
 
 /// Merges the `listed` hosts of the collectors in the order of the command line. Returns them, and the hosts of each
-/// collector. A host belongs to the first collector that watches it. A collector that does not answer is one pane, unless
-/// the command line names the hosts.
+/// collector. A host belongs to the first collector that watches it. A collector that does not answer, or not yet, is one
+/// pane, unless the command line names the hosts.
 ///
 /// # Errors
 /// No collector answers, or none watches a host of the command line.
 fn merge(
     chosen: &[ChosenCollector],
-    listed: &[Result<&[HostInfo], &LinkError>],
+    listed: &[Listed<'_>],
 ) -> Result<(Vec<Arc<HostConfig>>, Vec<ShownHosts>), CommandError> {
-    let errors: Vec<LinkError> =
-        listed.iter().filter_map(|list| list.as_ref().err().map(|&error| error.clone())).collect();
+    let errors: Vec<LinkError> = listed.iter().filter_map(|list| list.error().cloned()).collect();
     if errors.len() == chosen.len() {
         return Err(no_answer(chosen, &errors));
     }
-    if let ([only], [Ok(list)]) = (chosen, listed) {
+    if let ([only], [Listed::Hosts(list)]) = (chosen, listed) {
         // Its error names the hosts that exist.
         only.hosts(list)?;
     }
@@ -98,7 +131,7 @@ fn merge(
     let mut shown: HashSet<&SafeText> = HashSet::new();
     let mut of_collectors: Vec<ShownHosts> = chosen.iter().map(|_| ShownHosts::default()).collect();
     for ((collector, list), own) in chosen.iter().zip(listed).zip(&mut of_collectors).filter(|_| wanted.is_empty()) {
-        let Ok(list) = list else {
+        let Some(list) = list.hosts() else {
             own.placeholder = Some(HostId(hosts.len() as u32));
             hosts.push(collector.unknown_hosts());
             continue;
@@ -117,7 +150,7 @@ fn merge(
         let id = HostId(hosts.len() as u32);
         for ((collector, list), own) in chosen.iter().zip(listed).zip(&mut of_collectors) {
             let is_shown = hosts.len() > id.0 as usize;
-            let host = list.as_ref().ok().and_then(|list| list.iter().find(|host| host.name == *name));
+            let host = list.hosts().and_then(|list| list.iter().find(|host| host.name == *name));
             let host = host.filter(|_| !is_shown);
             own.hosts.push((name.clone(), host.map(|_| id)));
             hosts.extend(host.map(|host| collector.config(host)));
@@ -130,16 +163,12 @@ fn merge(
 }
 
 /// The error for a host of the command line that none of several collectors watches.
-fn not_watched(
-    name: &SafeText,
-    chosen: &[ChosenCollector],
-    listed: &[Result<&[HostInfo], &LinkError>],
-) -> CommandError {
+fn not_watched(name: &SafeText, chosen: &[ChosenCollector], listed: &[Listed<'_>]) -> CommandError {
     let silent: Vec<String> = chosen
         .iter()
         .zip(listed)
         .filter_map(|(collector, list)| {
-            let error = list.as_ref().err()?;
+            let error = list.error()?;
             Some(format!("\n  the collector on {} does not answer: {}", collector.machine.name, error.message))
         })
         .collect();
@@ -182,10 +211,11 @@ mod tests {
     #[test]
     fn the_first_collector_that_watches_a_host_shows_it() {
         let (a, b) = (list(&["hgx-01", "hgx-02"]), list(&["hgx-02", "a6k-01"]));
-        let (hosts, own) = merge(&chosen(&[]), &[Ok(&a), Ok(&b)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&[]), &[Listed::Hosts(&a), Listed::Hosts(&b)]).expect("hosts");
         assert_eq!(shown(&hosts), ["hgx-01 via room-a", "hgx-02 via room-a", "a6k-01 via room-b"]);
         assert_eq!(ids(&own), [[Some(0), Some(1)], [None, Some(2)]]);
-        let (hosts, own) = merge(&chosen(&["a6k-01", "hgx-02"]), &[Ok(&a), Ok(&b)]).expect("hosts");
+        let (hosts, own) =
+            merge(&chosen(&["a6k-01", "hgx-02"]), &[Listed::Hosts(&a), Listed::Hosts(&b)]).expect("hosts");
         assert_eq!(shown(&hosts), ["a6k-01 via room-b", "hgx-02 via room-a"], "in the order of the command line");
         assert_eq!(ids(&own), [[None, Some(1)], [Some(0), None]]);
     }
@@ -193,27 +223,30 @@ mod tests {
     #[test]
     fn a_collector_that_does_not_answer_is_one_pane() {
         let (a, error) = (list(&["room-b", "hgx-01"]), down());
-        let (hosts, own) = merge(&chosen(&[]), &[Ok(&a), Err(&error)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&[]), &[Listed::Hosts(&a), Listed::Down(&error)]).expect("hosts");
         assert_eq!(shown(&hosts), ["room-b via room-a", "hgx-01 via room-a", "room-b (collector) via room-b"]);
         assert_eq!(ids(&own), [vec![Some(0), Some(1)], vec![]]);
         assert_eq!((own[0].placeholder, own[1].placeholder), (None, Some(HostId(2))));
-        let (hosts, _) = merge(&chosen(&["hgx-01"]), &[Ok(&a), Err(&error)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&[]), &[Listed::Pending, Listed::Hosts(&a)]).expect("hosts");
+        assert_eq!(shown(&hosts), ["room-a (collector) via room-a", "room-b via room-b", "hgx-01 via room-b"]);
+        assert_eq!((own[0].placeholder, own[1].placeholder), (Some(HostId(0)), None));
+        let (hosts, _) = merge(&chosen(&["hgx-01"]), &[Listed::Hosts(&a), Listed::Down(&error)]).expect("hosts");
         assert_eq!(shown(&hosts), ["hgx-01 via room-a"]);
     }
 
     #[test]
     fn hosts_that_nobody_watches_and_collectors_that_do_not_answer_are_named() {
         let (a, error) = (list(&["hgx-01"]), down());
-        let text = |wanted: &[&str], listed: [Result<&[HostInfo], &LinkError>; 2]| {
+        let text = |wanted: &[&str], listed: [Listed<'_>; 2]| {
             merge(&chosen(wanted), &listed).map(|_| ()).expect_err("fails").to_string()
         };
         assert_eq!(
-            text(&["hgx-09"], [Ok(&a), Err(&error)]),
+            text(&["hgx-09"], [Listed::Hosts(&a), Listed::Down(&error)]),
             "gpufleet: no collector watches hgx-09\n  the collector on room-b does not answer: nothing listens on port \
              22\n  hint: without names, all hosts of the collectors are shown\n"
         );
         assert_eq!(
-            text(&[], [Err(&error), Err(&error)]),
+            text(&[], [Listed::Down(&error), Listed::Down(&error)]),
             "gpufleet: no answer from the collector on room-a: nothing listens on port 22\n  hint: is sshd running?\n\
              no answer from the collector on room-b: nothing listens on port 22\n  hint: is sshd running?\n"
         );

@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Examines the named process, or the job with the worst finding. The exit code tells what was found.
 pub async fn run(mut setup: CommandContext, arguments: &WhyArgs) -> Result<ExitCode, CommandError> {
-    let relayed = follow_collector(&mut setup).await?;
+    let relayed = follow_collector(&mut setup, None).await?;
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let target = arguments.target().map(|target| find_host(&target, &hosts)).transpose()?;
     let mut exit_signals = ExitSignals::new()?;

@@ -464,6 +464,33 @@ fn one_screen_shows_the_hosts_of_two_collectors_of_which_one_may_be_down() {
 }
 
 #[test]
+fn the_screen_begins_with_the_collectors_that_have_answered() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let _collector = start_collector(&lab, &hosts, &[]);
+    let machine = machine(&lab, &program_path());
+    // It accepts connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let more = format!("\n[[hosts]]\nname = \"room-b\"\naddress = \"127.0.0.1\"\nport = {port}\n");
+    let configuration = viewer_configuration(&lab, &machine, &more);
+    let state = lab.path("viewer-state").display().to_string();
+    let environment = [("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &*state), ("XDG_CONFIG_HOME", &*configuration)];
+    let arguments = ["--collector", "room-b", "--collector", "lab-head"];
+    let mut pty = Pty::gpufleet((140, 40), &arguments, &environment);
+    pty.wait("the hosts of one and the pane of the other", |text| {
+        text.contains("4 GPUs on 1 of 2 hosts") && text.contains("room-b (collector)") && text.contains("connecting")
+    });
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    // The hosts of the command line are all there.
+    let mut pty = Pty::gpufleet((140, 40), &[&arguments[..], &["hgx-01"]].concat(), &environment);
+    pty.wait("the host", |text| text.contains("1 host 4 GPUs") && !text.contains("room-b (collector)"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
 fn why_examines_a_job_of_a_collector_over_an_own_session() {
     let lab = Lab::start(&["hgx-01"]);
     let hosts = lab.hosts_toml("");

@@ -7,7 +7,7 @@
 //! ```
 
 use super::clipboard::Clipboard;
-use super::history_source::{HistorySource, find_host};
+use super::history_source::{HistorySource, find_host, host_name};
 use super::keyboard::{self, TerminalReply};
 use super::persistence::{LogFile, PersistentFiles, SignalLog, ViewFile};
 use super::redraw_scheduler::{FrameBudget, RedrawScheduler, SuspendDetector};
@@ -84,7 +84,7 @@ async fn show(
             "cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"
         ))
     };
-    let relayed = follow_collector(&mut setup).await?;
+    let relayed = follow_collector(&mut setup, history.map(host_name)).await?;
     let opening =
         history.map(|arguments| find_host(arguments, setup.hosts.iter().map(|host| &host.name))).transpose()?;
     let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;

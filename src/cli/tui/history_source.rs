@@ -77,6 +77,12 @@ impl HistorySource {
     }
 }
 
+/// The name of the host of `gpufleet history`. As in a list of targets, it may have a login name.
+pub(super) fn host_name(arguments: &HistoryArgs) -> &str {
+    let (host, _) = arguments.host_and_gpu();
+    host.rsplit_once('@').map_or(host, |(_, name)| name)
+}
+
 /// The host of `gpufleet history` among these, and its GPU.
 ///
 /// # Errors
@@ -86,8 +92,7 @@ pub(super) fn find_host<'a>(
     mut names: impl Iterator<Item = &'a SafeText>,
 ) -> Result<(HostId, Option<u32>), CommandError> {
     let (host, gpu) = arguments.host_and_gpu();
-    // As in a list of targets, the name may have a login name.
-    let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+    let name = host_name(arguments);
     let position = names.position(|known| *known == *host || *known == *name);
     let index = position.and_then(|position| u32::try_from(position).ok());
     index.map(|index| (HostId(index), gpu)).ok_or_else(|| {
