@@ -64,7 +64,7 @@ impl App {
             self.notify("no host is selected", now);
             return Vec::new();
         };
-        if self.fleet.simulated {
+        if self.fleet.is_simulated(id) {
             self.notify(format!("{name} is simulated and has no shell"), now);
             return Vec::new();
         }

@@ -182,15 +182,15 @@ impl ChosenCollector {
                 some.join(", ")
             )));
         }
-        let config = |host: &HostInfo| self.config(host);
+        let config = |host: &HostInfo| self.config(host, false);
         if self.wanted.is_empty() {
             return Ok(listed.iter().map(config).collect());
         }
         Ok(self.wanted.iter().filter_map(|name| listed.iter().find(|host| host.name == *name)).map(config).collect())
     }
 
-    /// The configuration of a host of the collector.
-    pub fn config(&self, host: &HostInfo) -> Arc<HostConfig> {
+    /// The configuration of a host of the collector, whose fleet may be simulated.
+    pub fn config(&self, host: &HostInfo, is_simulated: bool) -> Arc<HostConfig> {
         let known = self.known.iter().find(|known| known.name == host.name);
         let mut config = known.map_or_else(|| HostConfig::named(host.name.clone()), |known| (**known).clone());
         // The name comes from another machine: a shell behind ssh must not interpret it, and it must not mean this one.
@@ -199,6 +199,7 @@ impl ChosenCollector {
         }
         host.apply(&mut config);
         config.relayed_by = Some(self.machine.name.clone());
+        config.is_simulated = is_simulated;
         Arc::new(config)
     }
 

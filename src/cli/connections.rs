@@ -61,8 +61,11 @@ pub(super) async fn follow_collector(
     let followed = chosen.into_iter().zip(pictures).zip(of_collectors).map(|((collector, picture), shown)| {
         let machine = Arc::clone(&collector.machine);
         let route = RelayRoute { machine, ssh: Arc::clone(&ssh), clock, user: user.clone() };
-        let configure: Option<ConfigureHost> =
-            if collector.wanted.is_empty() { Some(Arc::new(move |host| collector.config(host))) } else { None };
+        let configure: Option<ConfigureHost> = if collector.wanted.is_empty() {
+            Some(Arc::new(move |host, info| collector.config(host, info.simulated)))
+        } else {
+            None
+        };
         FollowedCollector { route, picture, hosts: shown.hosts, placeholder: shown.placeholder, configure }
     });
     let parts = RelayedHosts::start(followed.collect(), &hosts);
@@ -73,8 +76,8 @@ pub(super) async fn follow_collector(
 /// The hosts of a collector when the screen begins.
 #[derive(Clone, Copy)]
 enum Listed<'a> {
-    /// It has listed them.
-    Hosts(&'a [HostInfo]),
+    /// It has listed them, and they are simulated or not.
+    Hosts(&'a [HostInfo], bool),
     /// It does not answer.
     Down(&'a LinkError),
     /// It has not answered yet.
@@ -84,14 +87,18 @@ enum Listed<'a> {
 impl<'a> Listed<'a> {
     fn of(picture: &'a FirstPicture) -> Self {
         match (picture.hosts(), picture) {
-            (Some(hosts), _) => Self::Hosts(hosts),
+            (Some(hosts), _) => Self::Hosts(hosts, picture.info().is_some_and(|info| info.simulated)),
             (None, FirstPicture::Failed(error)) => Self::Down(error),
             (None, _) => Self::Pending,
         }
     }
 
     fn hosts(self) -> Option<&'a [HostInfo]> {
-        if let Self::Hosts(hosts) = self { Some(hosts) } else { None }
+        if let Self::Hosts(hosts, _) = self { Some(hosts) } else { None }
+    }
+
+    fn is_simulated(self) -> bool {
+        matches!(self, Self::Hosts(_, true))
     }
 
     fn error(self) -> Option<&'a LinkError> {
@@ -122,7 +129,7 @@ fn merge(
     if errors.len() == chosen.len() {
         return Err(no_answer(chosen, &errors));
     }
-    if let ([only], [Listed::Hosts(list)]) = (chosen, listed) {
+    if let ([only], [Listed::Hosts(list, _)]) = (chosen, listed) {
         // Its error names the hosts that exist.
         only.hosts(list)?;
     }
@@ -131,18 +138,18 @@ fn merge(
     let mut shown: HashSet<&SafeText> = HashSet::new();
     let mut of_collectors: Vec<ShownHosts> = chosen.iter().map(|_| ShownHosts::default()).collect();
     for ((collector, list), own) in chosen.iter().zip(listed).zip(&mut of_collectors).filter(|_| wanted.is_empty()) {
-        let Some(list) = list.hosts() else {
+        let Some(hosts_of_collector) = list.hosts() else {
             own.placeholder = Some(HostId(hosts.len() as u32));
             hosts.push(collector.unknown_hosts());
             continue;
         };
         // A repeated name has no second id.
         let mut names = HashSet::new();
-        for host in list.iter().filter(|host| names.insert(&host.name)) {
+        for host in hosts_of_collector.iter().filter(|host| names.insert(&host.name)) {
             let is_new = shown.insert(&host.name);
             own.hosts.push((host.name.clone(), is_new.then_some(HostId(hosts.len() as u32))));
             if is_new {
-                hosts.push(collector.config(host));
+                hosts.push(collector.config(host, list.is_simulated()));
             }
         }
     }
@@ -153,7 +160,7 @@ fn merge(
             let host = list.hosts().and_then(|list| list.iter().find(|host| host.name == *name));
             let host = host.filter(|_| !is_shown);
             own.hosts.push((name.clone(), host.map(|_| id)));
-            hosts.extend(host.map(|host| collector.config(host)));
+            hosts.extend(host.map(|host| collector.config(host, list.is_simulated())));
         }
         if hosts.len() == id.0 as usize {
             return Err(not_watched(name, chosen, listed));
@@ -211,26 +218,28 @@ mod tests {
     #[test]
     fn the_first_collector_that_watches_a_host_shows_it() {
         let (a, b) = (list(&["hgx-01", "hgx-02"]), list(&["hgx-02", "a6k-01"]));
-        let (hosts, own) = merge(&chosen(&[]), &[Listed::Hosts(&a), Listed::Hosts(&b)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&[]), &[Listed::Hosts(&a, false), Listed::Hosts(&b, false)]).expect("hosts");
         assert_eq!(shown(&hosts), ["hgx-01 via room-a", "hgx-02 via room-a", "a6k-01 via room-b"]);
         assert_eq!(ids(&own), [[Some(0), Some(1)], [None, Some(2)]]);
-        let (hosts, own) =
-            merge(&chosen(&["a6k-01", "hgx-02"]), &[Listed::Hosts(&a), Listed::Hosts(&b)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&["a6k-01", "hgx-02"]), &[Listed::Hosts(&a, false), Listed::Hosts(&b, false)])
+            .expect("hosts");
         assert_eq!(shown(&hosts), ["a6k-01 via room-b", "hgx-02 via room-a"], "in the order of the command line");
         assert_eq!(ids(&own), [[None, Some(1)], [Some(0), None]]);
+        let (hosts, _) = merge(&chosen(&[]), &[Listed::Hosts(&a, false), Listed::Hosts(&b, true)]).expect("hosts");
+        assert_eq!(hosts.iter().map(|host| host.is_simulated).collect::<Vec<_>>(), [false, false, true]);
     }
 
     #[test]
     fn a_collector_that_does_not_answer_is_one_pane() {
         let (a, error) = (list(&["room-b", "hgx-01"]), down());
-        let (hosts, own) = merge(&chosen(&[]), &[Listed::Hosts(&a), Listed::Down(&error)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&[]), &[Listed::Hosts(&a, false), Listed::Down(&error)]).expect("hosts");
         assert_eq!(shown(&hosts), ["room-b via room-a", "hgx-01 via room-a", "room-b (collector) via room-b"]);
         assert_eq!(ids(&own), [vec![Some(0), Some(1)], vec![]]);
         assert_eq!((own[0].placeholder, own[1].placeholder), (None, Some(HostId(2))));
-        let (hosts, own) = merge(&chosen(&[]), &[Listed::Pending, Listed::Hosts(&a)]).expect("hosts");
+        let (hosts, own) = merge(&chosen(&[]), &[Listed::Pending, Listed::Hosts(&a, false)]).expect("hosts");
         assert_eq!(shown(&hosts), ["room-a (collector) via room-a", "room-b via room-b", "hgx-01 via room-b"]);
         assert_eq!((own[0].placeholder, own[1].placeholder), (Some(HostId(0)), None));
-        let (hosts, _) = merge(&chosen(&["hgx-01"]), &[Listed::Hosts(&a), Listed::Down(&error)]).expect("hosts");
+        let (hosts, _) = merge(&chosen(&["hgx-01"]), &[Listed::Hosts(&a, false), Listed::Down(&error)]).expect("hosts");
         assert_eq!(shown(&hosts), ["hgx-01 via room-a"]);
     }
 
@@ -241,7 +250,7 @@ mod tests {
             merge(&chosen(wanted), &listed).map(|_| ()).expect_err("fails").to_string()
         };
         assert_eq!(
-            text(&["hgx-09"], [Listed::Hosts(&a), Listed::Down(&error)]),
+            text(&["hgx-09"], [Listed::Hosts(&a, false), Listed::Down(&error)]),
             "gpufleet: no collector watches hgx-09\n  the collector on room-b does not answer: nothing listens on port \
              22\n  hint: without names, all hosts of the collectors are shown\n"
         );

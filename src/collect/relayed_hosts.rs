@@ -47,7 +47,8 @@ impl FirstPicture {
         }
     }
 
-    fn info(&self) -> Option<&CollectorInfo> {
+    /// The collector of a complete picture.
+    pub fn info(&self) -> Option<&CollectorInfo> {
         match self {
             Self::Complete(picture) => picture.relay.info(),
             Self::Failed(_) | Self::Pending(_) => None,
@@ -70,7 +71,7 @@ pub struct FollowedCollector {
 }
 
 /// Returns the configuration of a host of a collector: how the viewer shows and reaches it.
-pub type ConfigureHost = Arc<dyn Fn(&HostInfo) -> Arc<HostConfig> + Send + Sync>;
+pub type ConfigureHost = Arc<dyn Fn(&HostInfo, &CollectorInfo) -> Arc<HostConfig> + Send + Sync>;
 
 /// Hosts that a collector lists and that the viewer does not show yet. The viewer adds them to its fleet and calls
 /// [`RelayedHosts::add`]; their updates follow.
@@ -214,11 +215,6 @@ impl RelayedHosts {
         }
         // If the collector's task has ended, nothing follows.
         let _ended = new.added.send(placed);
-    }
-
-    /// Whether a collector watches a simulated fleet.
-    pub fn is_simulated(&self) -> bool {
-        self.collectors.iter().filter_map(|collector| collector.info.as_ref()).any(|info| info.simulated)
     }
 
     /// Whether a collector answers requests for histories. Earlier versions ignore them.
@@ -399,10 +395,10 @@ impl Follower {
             return Ok(());
         }
         let listed: HashMap<&SafeText, &HostInfo> = lines.hosts().iter().map(|host| (&host.name, host)).collect();
-        let hosts: Vec<Arc<HostConfig>> =
-            names.iter().filter_map(|name| listed.get(name)).map(|host| configure(host)).collect();
-        let placeholder = self.placeholder.as_ref().map(UpdateSender::id);
         let info = lines.info().cloned().unwrap_or_default();
+        let hosts: Vec<Arc<HostConfig>> =
+            names.iter().filter_map(|name| listed.get(name)).map(|host| configure(host, &info)).collect();
+        let placeholder = self.placeholder.as_ref().map(UpdateSender::id);
         let (added, placed) = oneshot::channel();
         let new = NewHosts { hosts, placeholder, collector: self.index, info, added };
         if self.lists.send(new).await.is_err() {
@@ -490,7 +486,7 @@ mod tests {
     }
 
     fn configure() -> ConfigureHost {
-        Arc::new(|host| Arc::new(HostConfig::named(host.name.clone())))
+        Arc::new(|host, _| Arc::new(HostConfig::named(host.name.clone())))
     }
 
     #[tokio::test(start_paused = true)]
@@ -546,7 +542,7 @@ mod tests {
         };
         let RelayedParts { hosts: relayed, mut updates, mut histories, .. } =
             RelayedHosts::start(vec![followed], &[pane]);
-        assert!(!relayed.has_history() && !relayed.is_simulated());
+        assert!(!relayed.has_history());
         let Some((HostId(0), HostUpdate::Down { error, retry_at: Some(_), attempt: 1 })) = updates.recv().await else {
             panic!("the loss is reported")
         };

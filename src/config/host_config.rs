@@ -55,6 +55,8 @@ pub struct HostConfig {
     pub thresholds: Option<Arc<Thresholds>>,
     /// The collector that reads this host for this program; `None` for a direct connection. hosts.toml has no such key.
     pub relayed_by: Option<SafeText>,
+    /// The readings come from a collector that watches a simulated fleet. hosts.toml has no such key.
+    pub is_simulated: bool,
 }
 
 /// How much of the processes on a host a collector shares with other accounts.
@@ -152,6 +154,7 @@ impl HostConfig {
             sharing: Sharing::default(),
             thresholds: None,
             relayed_by: None,
+            is_simulated: false,
         }
     }
 

@@ -184,6 +184,7 @@ impl Section {
             sharing: self.sharing.or(defaults.sharing).unwrap_or(built_in.sharing),
             thresholds,
             relayed_by: None,
+            is_simulated: false,
         }
     }
 

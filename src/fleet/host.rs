@@ -466,7 +466,7 @@ fn gpu_identity(info: &GpuInfo) -> SafeText {
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
     hosts: Vec<Host>,
-    /// Whether the data comes from the simulator.
+    /// Whether the data of all hosts comes from the simulator. See [`Fleet::is_simulated`] for one host.
     pub simulated: bool,
     /// See [`Fleet::clock_speed`].
     clock_speed: f64,
@@ -542,6 +542,16 @@ impl Fleet {
     #[cfg(test)]
     pub(crate) fn hosts_mut(&mut self) -> &mut [Host] {
         &mut self.hosts
+    }
+
+    /// Whether the data of this host comes from the simulator.
+    pub fn is_simulated(&self, id: HostId) -> bool {
+        self.simulated || self.host(id).is_some_and(|host| host.config.is_simulated)
+    }
+
+    /// The number of hosts whose data comes from the simulator.
+    pub fn simulated_hosts(&self) -> usize {
+        self.hosts.iter().filter(|host| self.simulated || host.config.is_simulated).count()
     }
 
     /// Returns one host.

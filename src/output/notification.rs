@@ -31,7 +31,7 @@ pub struct JsonNotification {
     pub schema: u32,
     /// When the notification was sent, RFC 3339 in UTC.
     pub time: Option<String>,
-    /// Whether the data comes from the simulator.
+    /// Whether all findings come from the simulator.
     pub simulated: bool,
     /// The notification in one line.
     pub text: SafeText,
@@ -88,7 +88,7 @@ pub fn line(notification: &Notification, fleet: &Fleet, now: Moment) -> Result<S
     let json = JsonNotification {
         schema: SCHEMA,
         time: rfc3339(now),
-        simulated: fleet.simulated,
+        simulated: notification.news.iter().all(|news| fleet.is_simulated(news.transition.host)),
         text: summary(notification),
         findings: findings.collect(),
         left_out: notification.left_out,

@@ -205,8 +205,11 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
 fn right_side(canvas: &Canvas<'_>, app: &App, now: Moment) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
-    if app.fleet().simulated {
-        line.add(9, 0, short!("SIMULATED"), theme.warn);
+    match app.fleet().simulated_hosts() {
+        0 => {}
+        // The panes say which ones.
+        some if some < app.fleet().hosts().len() => line.add(9, 0, short!("{some} SIMULATED"), theme.warn),
+        _ => line.add(9, 0, short!("SIMULATED"), theme.warn),
     }
     if app.frozen_since().is_some() {
         line.add(10, 3, short!("FROZEN (Z)"), theme.warn);

@@ -282,6 +282,9 @@ fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, app: &App, host: &Host,
     if let Some(source) = source.filter(|source| **source != ReadingSource::Probe) {
         left.add(4, 0, short!("via {}", source.as_str()), canvas.theme.warn);
     }
+    if host.config.is_simulated && !app.fleet().simulated {
+        left.add(4, 1, short!("SIMULATED"), canvas.theme.warn);
+    }
     // The header names a collector that relays all hosts.
     if let Some(collector) = host.config.relayed_by.as_ref().filter(|_| app.relaying_collector().is_none()) {
         left.add(0, 1, short!("via {collector}"), canvas.theme.dim);

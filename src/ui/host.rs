@@ -310,6 +310,9 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, app: &App, host: &Host, now: Momen
     if let Some(misbehavior) = host.misbehavior(now) {
         line.add(19, 3, short!("{}", misbehavior.short_text()), theme.warn);
     }
+    if host.config.is_simulated {
+        line.add(18, 3, short!("SIMULATED"), theme.warn);
+    }
     if let Some(collector) = &host.config.relayed_by {
         line.add(17, 0, short!("via {collector}"), theme.plain);
     }

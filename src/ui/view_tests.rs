@@ -380,6 +380,24 @@ fn a_simulation_is_named_in_the_header() {
 }
 
 #[test]
+fn only_the_hosts_of_a_simulated_collector_are_marked() {
+    use crate::config::HostConfig;
+    let size = (160, 40);
+    let mut app = app(2, 4, size);
+    let config = HostConfig { is_simulated: true, ..HostConfig::named("demo-01") };
+    app.update(Event::HostsAdded(vec![(HostId(2), std::sync::Arc::new(config))]), at(NOW));
+    report(&mut app, 2, 4, NOW);
+    let screen = text(&app, size);
+    let lines: Vec<&str> = screen.lines().filter(|line| line.contains("SIMULATED")).collect();
+    assert_eq!(lines.len(), 2, "{screen}");
+    assert!(lines[0].contains("1 SIMULATED") && lines[0].contains("gpufleet"), "{screen}");
+    // The shell of a real host still opens.
+    assert!(matches!(press(&mut app, "s")[..], [crate::app::Effect::Shell(HostId(0))]));
+    press(&mut app, "→→s");
+    assert_eq!(app.notice(at(NOW)), Some("demo-01 is simulated and has no shell"));
+}
+
+#[test]
 fn a_screen_that_is_too_small_names_the_size_it_needs() {
     let app = reported_once(2, 8, (39, 10));
     assert_eq!(text(&app, (39, 10)).trim_end(), "needs 40x10, this is 39x10");

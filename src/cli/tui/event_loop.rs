@@ -101,8 +101,6 @@ async fn show(
     let (view, view_state, view_message) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
-    // A collector may watch a simulated fleet; the screen says so, and keeps its own files.
-    let shows_simulation = simulated || relayed.as_ref().is_some_and(|relayed| relayed.hosts.is_simulated());
     let (connections, updates, histories, new_hosts) = if let Some(relayed) = relayed {
         if history.is_some() && !relayed.hosts.has_history() {
             return Err(CommandError::failed(NO_REMOTE_HISTORY));
@@ -119,8 +117,7 @@ async fn show(
     // From here on the terminal's settings are changed. A signal waits for the event loop, which restores them.
     let reply = query_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), reply.is_light);
-    let mut app =
-        App::new(Fleet::new(&hosts, shows_simulation, now).with_clock_speed(clock.speed()), settings, engine, now);
+    let mut app = App::new(Fleet::new(&hosts, simulated, now).with_clock_speed(clock.speed()), settings, engine, now);
     app.apply_settings_file(preferences);
     if let Some(view_state) = view_state {
         app.restore_view_state(&view_state);
