@@ -27,8 +27,8 @@ use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
 use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition, UnusedReason};
 use crate::fleet::{
-    Fleet, HistoryReply, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, Row, RowKey, Totals,
-    UsageLedger,
+    Fleet, HistoryReply, Host, HostChange, HostId, HostUpdate, JobRows, Link, LinkError, LinkErrorKind, ListRow,
+    Moment, Row, RowKey, Totals, UsageLedger,
 };
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
@@ -523,6 +523,14 @@ impl App {
     /// Returns the totals of all hosts.
     pub fn totals(&self) -> &Totals {
         &self.derived.totals
+    }
+
+    /// Returns the error of a collector that does not answer and when the last readings of its hosts arrived.
+    pub fn silent_collector(&self) -> Option<(&LinkError, Moment)> {
+        self.fleet.hosts().iter().find_map(|host| match &host.link {
+            Link::Down { error, since, .. } if error.kind == LinkErrorKind::CollectorSilent => Some((error, *since)),
+            _ => None,
+        })
     }
 
     /// Returns the collector that relays all hosts, if one does.

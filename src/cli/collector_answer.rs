@@ -3,27 +3,30 @@
 
 use super::CommandError;
 use super::command_context::{ChosenCollector, CommandContext};
+use super::exit::warn;
 use super::terminal_prompts::{Prompter, wait_until};
 use crate::collect::{FirstPicture, Picture, PictureReading, ReadingState, Source};
 use crate::config::HostConfig;
 use crate::diagnosis::Finding;
 use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, Moment};
 use crate::share::{
-    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, SHARE_PROTOCOL, ViewerEvent,
-    ViewerHello, connect, settings_digest, socket_candidates,
+    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, SHARE_PROTOCOL, SilentCollector,
+    ViewerEvent, ViewerHello, connect, settings_digest, socket_candidates,
 };
 use crate::store::Directories;
 use crate::wire::SafeText;
 use crate::wire::codec::LineBuffer;
 use crate::wire::format::{DurationStyle, duration};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Time limit for each step of the collector on this machine. Without an answer, the hosts are asked.
+/// The collector on this machine must begin its answer within this time; otherwise the hosts are asked.
 const LOCAL_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for its whole answer.
+const LOCAL_ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The screen waits this long for the other collectors when it could begin: those that answer meanwhile are in the order of the
 /// command line.
@@ -111,10 +114,10 @@ impl CollectorAnswer {
 }
 
 /// Asks the collector on this machine. Returns `None` if none runs, or if it does not watch all of these hosts with the
-/// same settings: then only the hosts themselves can answer.
+/// same settings: then only the hosts themselves can answer. A collector that does not answer is named on standard error.
 pub(super) fn ask_local(hosts: &[Arc<HostConfig>], clock: Clock) -> Option<CollectorAnswer> {
     let mut stream = connect(&socket_candidates(&Directories::find())).ok()?;
-    stream.set_read_timeout(Some(LOCAL_LIMIT)).ok()?;
+    let began = std::time::Instant::now();
     stream.set_write_timeout(Some(LOCAL_LIMIT)).ok()?;
     stream.write_all(&ViewerHello::new(false).line().ok()?).ok()?;
     let mut demultiplexer = Demultiplexer::with_hosts(hosts.iter().map(|host| host.name.clone()));
@@ -139,9 +142,21 @@ pub(super) fn ask_local(hosts: &[Arc<HostConfig>], clock: Clock) -> Option<Colle
             }
             events.extend(line_events);
         }
+        let limit = if demultiplexer.info().is_some() { LOCAL_ANSWER_LIMIT } else { LOCAL_LIMIT };
+        // A timeout of 0 would be an error.
+        let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left)).ok()?;
         match stream.read(&mut chunk) {
             Ok(count @ 1..) => lines.push(&chunk[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if began.elapsed() < limit {
+                    continue;
+                }
+                let silent = SilentCollector::find(&stream);
+                warn(&format!("{silent}, so the hosts are asked\n  hint: {}", silent.hint()));
+                return None;
+            }
             Ok(0) | Err(_) => return None,
         }
     }

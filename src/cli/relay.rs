@@ -4,7 +4,7 @@
 use super::CommandError;
 use super::arguments::RelayArgs;
 use super::exit::write_out;
-use crate::share::{ConnectError, Frame, RefusalKind, connect, encode, socket_candidates};
+use crate::share::{ConnectError, Frame, RefusalKind, SilentCollector, connect, encode, socket_candidates};
 use crate::store::Directories;
 use crate::wire::SafeText;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,6 +17,10 @@ use std::process::ExitCode;
 /// network only after hours.
 const VIEWER_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
+/// Without a byte from the collector for this long, it does not answer: it sends one every 2 s, and closes a connection on which
+/// the viewer says nothing for 5 s.
+const COLLECTOR_LIMIT: Timespec = Timespec { tv_sec: 6, tv_nsec: 0 };
+
 /// Copies until either side ends.
 pub fn run(arguments: &RelayArgs) -> Result<ExitCode, CommandError> {
     let paths = match &arguments.socket {
@@ -25,7 +29,10 @@ pub fn run(arguments: &RelayArgs) -> Result<ExitCode, CommandError> {
     };
     let stream = match connect(&paths) {
         Ok(stream) => stream,
-        Err(error) => return refuse(&error),
+        Err(error) => {
+            let (kind, hint) = refusal(&error);
+            return refuse(kind, &error.to_string(), hint);
+        }
     };
     let failed = |error: io::Error| CommandError::failed(format!("cannot relay: {error}"));
     let to_collector = stream.try_clone().map_err(failed)?;
@@ -38,6 +45,16 @@ pub fn run(arguments: &RelayArgs) -> Result<ExitCode, CommandError> {
     let mut chunk = vec![0; 64 * 1024];
     let mut stream = stream;
     loop {
+        match poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&COLLECTOR_LIMIT)) {
+            Ok(0) => {
+                drop(output);
+                let silent = SilentCollector::find(&stream);
+                return refuse(RefusalKind::NotAnswering, &silent.to_string(), &silent.hint());
+            }
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(failed(error.into())),
+        }
         match stream.read(&mut chunk) {
             Ok(0) => return Ok(ExitCode::SUCCESS),
             Ok(count) => {
@@ -70,16 +87,20 @@ fn copy_input(mut to_collector: &UnixStream) {
     }
 }
 
-/// Tells the viewer why there is no connection: as a line of the protocol, or as an error on a terminal.
-fn refuse(error: &ConnectError) -> Result<ExitCode, CommandError> {
-    let (kind, hint) = match error {
+/// The reason and the way out.
+fn refusal(error: &ConnectError) -> (RefusalKind, &'static str) {
+    match error {
         ConnectError::NoCollector(_) => (RefusalKind::NoCollector, "start it there: gpufleet collect"),
         error if error.is_not_permitted() => (
             RefusalKind::NotPermitted,
             "the account that runs the collector can share it with a group: gpufleet collect --socket-group NAME",
         ),
         ConnectError::Failed(..) => (RefusalKind::Other, "restart the collector there"),
-    };
+    }
+}
+
+/// Tells the viewer why there is no connection: as a line of the protocol, or as an error on a terminal.
+fn refuse(kind: RefusalKind, error: &str, hint: &str) -> Result<ExitCode, CommandError> {
     if io::stdout().is_terminal() {
         return Err(CommandError::failed(format!("{error}\n  hint: {hint}")));
     }

@@ -22,7 +22,7 @@ const COMMAND: &str = "exec /bin/sh -c 'PATH=\"$PATH:/usr/local/bin:$HOME/.local
 /// Time limit for the first line: the start of the relay and the picture of the collector.
 const FIRST_LINE_LIMIT: Duration = Duration::from_secs(20);
 /// Without a line for this long, the connection is dropped.
-const DROPPED: Duration = Duration::from_secs(15);
+pub(super) const DROPPED: Duration = Duration::from_secs(15);
 /// The relay ends after 60 s without a byte from its viewer.
 const SIGN_OF_LIFE_PERIOD: Duration = Duration::from_secs(10);
 /// Limit of output before the first line, for example by a start-up file of the account.
@@ -108,8 +108,7 @@ impl Relay {
             let line = tokio::select! {
                 line = self.remote.stdout.line() => line,
                 () = sleep_until(self.last_line + limit) => {
-                    let what = format!("the collector on {} sent nothing", self.name);
-                    return Err(error::timeout(&what, limit));
+                    return Err(silent(&self.name));
                 }
                 () = sleep_until(self.sign_of_life_at) => {
                     self.sign_of_life_at = Instant::now() + SIGN_OF_LIFE_PERIOD;
@@ -152,6 +151,12 @@ impl Relay {
     }
 }
 
+/// The error for a collector that sends nothing.
+pub(super) fn silent(name: &SafeText) -> LinkError {
+    LinkError::new(LinkErrorKind::CollectorSilent, format!("the collector on {name} does not answer"))
+        .with_hint(format!("this names the cause: ssh {name} gpufleet status"))
+}
+
 fn other_version(info: &CollectorInfo, name: &SafeText) -> LinkError {
     let text = format!(
         "the collector on {name} is gpufleet {} and speaks protocol {}, this gpufleet {} speaks protocol {}",
@@ -168,6 +173,7 @@ fn refused(kind: RefusalKind, reason: &SafeText, name: &SafeText) -> LinkError {
     let kind_of_link = match kind {
         RefusalKind::NoCollector | RefusalKind::Ending => LinkErrorKind::Refused,
         RefusalKind::NotPermitted | RefusalKind::TooMany => LinkErrorKind::Refusal,
+        RefusalKind::NotAnswering => LinkErrorKind::CollectorSilent,
         RefusalKind::Protocol | RefusalKind::Other => LinkErrorKind::Protocol,
     };
     // The reason comes with its way out.

@@ -3,7 +3,7 @@
 use super::channels::{Command, HostUpdates, QueuedUpdate, ReceiverDropped, UpdateSender, update_channel};
 use super::own_session::{Order, act, as_seen_by_host};
 use super::picture_reading::{PictureReading, ReadingState};
-use super::relay::{Picture, Relay, RelayRoute};
+use super::relay::{DROPPED, Picture, Relay, RelayRoute, silent};
 use crate::config::HostConfig;
 use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
 use crate::share::{CollectorInfo, Demultiplexer, HostInfo, ViewerEvent};
@@ -171,6 +171,7 @@ impl RelayedHosts {
                 index,
                 names: one.hosts.iter().map(|(name, _)| name.clone()).collect(),
                 shown: one.hosts.iter().map(|(_, id)| id.and_then(&mut shown_host)).collect(),
+                links: vec![None; one.hosts.len()],
                 placeholder: one.placeholder.and_then(&mut shown_host).map(|(sender, _)| sender),
                 configure: one.configure,
                 lists: lists.clone(),
@@ -266,6 +267,8 @@ struct Follower {
     names: Vec<SafeText>,
     /// Where their updates go; `None` if the fleet has the host from another collector.
     shown: Vec<Option<(UpdateSender, Arc<HostConfig>)>>,
+    /// The last state of the link between the collector and each host, if that is not live.
+    links: Vec<Option<HostUpdate>>,
     /// The pane that stands for the hosts while they are not known.
     placeholder: Option<UpdateSender>,
     /// See [`FollowedCollector::configure`].
@@ -329,6 +332,7 @@ impl Follower {
     async fn follow(&mut self, picture: Picture) -> Result<LinkError, ReceiverDropped> {
         let Picture { mut relay, events } = picture;
         let mut is_silent = false;
+        let mut has_begun = !events.is_empty();
         self.pass_on(events, &relay.demultiplexer).await?;
         // Its lines may have waited until other collectors had answered.
         relay.last_line = Instant::now();
@@ -339,18 +343,25 @@ impl Follower {
                     relay.request_history(&query).await;
                     continue;
                 }
+                Some(()) = self.retries.recv(), if is_silent => return Ok(silent(&self.route.machine.name)),
             };
             let events = match next {
                 Ok(Ok(events)) => events,
                 Ok(Err(error)) => return Ok(error),
+                // Before the first line, the cause of the last loss is known better.
                 Err(_) => {
-                    if !std::mem::replace(&mut is_silent, true) {
-                        self.send_to_all(&HostUpdate::Silent).await?;
+                    if has_begun && !std::mem::replace(&mut is_silent, true) {
+                        let retry_at = Some(self.route.clock.after(DROPPED.saturating_sub(STALE)));
+                        let error = silent(&self.route.machine.name);
+                        self.send_to_all(&HostUpdate::Down { error, retry_at, attempt: 0 }).await?;
                     }
                     continue;
                 }
             };
-            is_silent = false;
+            has_begun = true;
+            if std::mem::take(&mut is_silent) {
+                self.restore_links().await?;
+            }
             self.pass_on(events, &relay.demultiplexer).await?;
         }
     }
@@ -419,8 +430,22 @@ impl Follower {
     async fn report_loss(&self, error: &LinkError, attempt: u32, retry_at: Moment) -> Result<(), ReceiverDropped> {
         let name = &self.route.machine.name;
         let text = format!("no connection to the collector on {name}: {}", error.message);
-        let lost = LinkError { message: text.into(), ..error.clone() };
+        let lost = match error.kind {
+            // Its message is complete.
+            LinkErrorKind::CollectorSilent => error.clone(),
+            _ => LinkError { message: text.into(), ..error.clone() },
+        };
         self.send_to_all(&HostUpdate::Down { error: lost, retry_at: Some(retry_at), attempt }).await
+    }
+
+    /// Sends the last state of each link again: the collector repeats it only when it changes.
+    async fn restore_links(&self) -> Result<(), ReceiverDropped> {
+        for (shown, link) in self.shown.iter().zip(&self.links) {
+            if let (Some((sender, _)), Some(link)) = (shown, link) {
+                sender.send(link.clone()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Sends an update about the connection to each host, and to the pane that stands for unknown ones.
@@ -432,7 +457,22 @@ impl Follower {
         Ok(())
     }
 
-    async fn send(&self, id: HostId, update: HostUpdate) -> Result<(), ReceiverDropped> {
+    async fn send(&mut self, id: HostId, update: HostUpdate) -> Result<(), ReceiverDropped> {
+        let link = match &update {
+            HostUpdate::Connecting { .. } | HostUpdate::Silent | HostUpdate::Down { .. } | HostUpdate::NeedsUser(_) => {
+                Some(Some(update.clone()))
+            }
+            // The next one follows soon.
+            HostUpdate::Snapshot(_) | HostUpdate::RoundTrip(_) => Some(None),
+            _ => None,
+        };
+        if let Some(link) = link {
+            let index = id.0 as usize;
+            if self.links.len() <= index {
+                self.links.resize(index + 1, None);
+            }
+            self.links[index] = link;
+        }
         let Some(Some((sender, host))) = self.shown.get(id.0 as usize) else { return Ok(()) };
         let update = match update {
             HostUpdate::Hello(mut hello) => {
@@ -523,6 +563,40 @@ mod tests {
             }
         };
         assert_eq!(update, (HostId(1), HostUpdate::Silent), "the other collector shows `a`");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_collector_is_named_once_per_host_and_connected_again() {
+        let machine = Arc::new(HostConfig::named("lab-head"));
+        let ssh: Arc<dyn OpenChannel> = Arc::new(Scripted(PICTURE.to_owned()));
+        let clock = Clock::start(1.0);
+        let demultiplexer = Demultiplexer::default().with_new_hosts();
+        let (own, changed) = (Arc::clone(&machine), Arc::new(Notify::new()));
+        let reading = PictureReading::start(Arc::clone(&ssh), own, clock, true, demultiplexer, changed);
+        let picture = reading.take().await.expect("a picture");
+        let fleet: Vec<Arc<HostConfig>> = ["a", "b"].map(|name| Arc::new(HostConfig::named(name))).into();
+        let followed = FollowedCollector {
+            route: RelayRoute { machine, ssh, clock, user: None },
+            picture: FirstPicture::Complete(Box::new(picture)),
+            hosts: fleet.iter().zip(0..).map(|(host, id)| (host.name.clone(), Some(HostId(id)))).collect(),
+            placeholder: None,
+            configure: Some(configure()),
+        };
+        let began = Instant::now();
+        let RelayedParts { hosts: _hosts, mut updates, .. } = RelayedHosts::start(vec![followed], &fleet);
+        // The silence is noticed after 5 s, and the connection is given up after 15 s.
+        for (seconds, attempt) in [(5, 0), (15, 1)] {
+            for id in [0, 1] {
+                let (host, update) = updates.recv().await.expect("an update");
+                let HostUpdate::Down { error, retry_at: Some(_), attempt: found } = update else {
+                    panic!("{update:?}")
+                };
+                assert_eq!((host, found, began.elapsed().as_secs()), (HostId(id), attempt, seconds));
+                assert_eq!(error.kind, LinkErrorKind::CollectorSilent);
+                assert_eq!(error.message, "the collector on lab-head does not answer");
+                assert_eq!(error.hint.as_deref(), Some("this names the cause: ssh lab-head gpufleet status"));
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

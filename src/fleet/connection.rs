@@ -216,11 +216,13 @@ pub enum LinkErrorKind {
     Closed,
     /// Not available on this platform.
     Unsupported,
+    /// The collector that reads the host sends nothing, or its process is stopped.
+    CollectorSilent,
 }
 
 impl LinkErrorKind {
     /// Every kind, in declaration order.
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Config,
         Self::Dns,
         Self::Refused,
@@ -242,6 +244,7 @@ impl LinkErrorKind {
         Self::Silent,
         Self::Closed,
         Self::Unsupported,
+        Self::CollectorSilent,
     ];
 
     /// Returns the kind with this name.
@@ -286,6 +289,7 @@ impl LinkErrorKind {
             Self::Silent => "silent",
             Self::Closed => "closed",
             Self::Unsupported => "unsupported",
+            Self::CollectorSilent => "collector_silent",
         }
     }
 }
@@ -560,7 +564,7 @@ mod tests {
             assert_eq!(kind as usize, index, "ALL is in declaration order");
             assert_eq!(LinkErrorKind::from_word(kind.word()), Some(kind));
         }
-        assert_eq!(LinkErrorKind::ALL.len(), LinkErrorKind::Unsupported as usize + 1);
+        assert_eq!(LinkErrorKind::ALL.len(), LinkErrorKind::CollectorSilent as usize + 1);
         assert_eq!(LinkErrorKind::from_word("teapot"), None);
     }
 

@@ -335,6 +335,8 @@ pub enum RefusalKind {
     TooMany,
     /// The collector ends.
     Ending,
+    /// The collector does not answer the relay.
+    NotAnswering,
     /// A reason that this version does not know.
     #[serde(other)]
     Other,

@@ -23,6 +23,7 @@ pub use history::{HistoryService, answer as answer_history};
 pub use hub::{Hub, LineQueue};
 pub use privacy::Audience;
 pub use socket::{
-    BindError, BoundSocket, ConnectError, SocketGroup, connect, default_socket, serve, socket_candidates,
+    BindError, BoundSocket, ConnectError, SilentCollector, SocketGroup, connect, default_socket, serve,
+    socket_candidates,
 };
 pub use viewer::{Demultiplexer, ViewerEvent};

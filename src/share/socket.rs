@@ -332,6 +332,59 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
+/// A collector that has taken a connection and does not answer. Its text is a sentence without its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SilentCollector {
+    /// Its process, if the system tells.
+    pid: Option<u32>,
+    /// The process was stopped by a signal (SIGSTOP, Ctrl-Z or a debugger).
+    is_stopped: bool,
+}
+
+impl SilentCollector {
+    /// The collector at the other end. Asks the kernel and does not wait.
+    pub fn find(stream: &UnixStream) -> Self {
+        let pid = peer_pid(stream);
+        let stat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+        Self { pid, is_stopped: stat.is_some_and(|stat| is_stopped(&stat)) }
+    }
+
+    /// The way out.
+    pub fn hint(self) -> String {
+        match self.pid {
+            Some(pid) if self.is_stopped => format!("continue it there: kill -CONT {pid}"),
+            _ => "restart it there: systemctl --user restart gpufleet".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for SilentCollector {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the collector ")?;
+        if let Some(pid) = self.pid {
+            write!(formatter, "(process {pid}) ")?;
+        }
+        formatter.write_str(if self.is_stopped { "is stopped" } else { "does not answer" })
+    }
+}
+
+/// The process that listens at the other end.
+#[cfg(target_os = "linux")]
+fn peer_pid(stream: &UnixStream) -> Option<u32> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn peer_pid(_: &UnixStream) -> Option<u32> {
+    None
+}
+
+/// Whether the text of `/proc/PID/stat` is of a stopped or traced process. The name of the program may have parentheses.
+fn is_stopped(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
+}
+
 /// Connects to the first of these sockets that a collector serves.
 pub fn connect(paths: &[PathBuf]) -> Result<UnixStream, ConnectError> {
     for path in paths {
@@ -342,4 +395,34 @@ pub fn connect(paths: &[PathBuf]) -> Result<UnixStream, ConnectError> {
         }
     }
     Err(ConnectError::NoCollector(paths.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_collector_and_a_silent_one_have_their_own_ways_out() {
+        let text = |pid, is_stopped| {
+            let silent = SilentCollector { pid, is_stopped };
+            (silent.to_string(), silent.hint())
+        };
+        let restart = "restart it there: systemctl --user restart gpufleet".to_owned();
+        assert_eq!(
+            text(Some(7), true),
+            ("the collector (process 7) is stopped".to_owned(), "continue it there: kill -CONT 7".to_owned())
+        );
+        assert_eq!(text(Some(7), false), ("the collector (process 7) does not answer".to_owned(), restart.clone()));
+        assert_eq!(text(None, false), ("the collector does not answer".to_owned(), restart));
+        assert!(is_stopped("7 (a) R) T 1 7 7 0") && is_stopped("7 (x) t 1"));
+        assert!(!is_stopped("7 (T) S 1 7 7 0") && !is_stopped(""));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_process_behind_a_socket_is_found() {
+        let (here, _there) = UnixStream::pair().expect("a pair");
+        let expected = SilentCollector { pid: Some(std::process::id()), is_stopped: false };
+        assert_eq!(SilentCollector::find(&here), expected);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::areas::centered;
 use super::canvas::{Canvas, Segments};
-use super::format::{columns, short, truncate_start, wrap};
+use super::format::{clock, columns, short, truncate_start, wrap};
 use crate::app::help::{HelpDialog, HelpLine, HelpRow, Sign};
 use crate::app::list_filter::{FILTER_MEANING_INDENT, filter_help_area, filter_help_pages, filter_meaning_column};
 use crate::app::screen::help_columns;
@@ -25,6 +25,15 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
     }
     if let Some(notice) = app.notice(now) {
         canvas.fit(x, area.y, width, notice, canvas.theme.focus);
+        return;
+    }
+    if !matches!(app.mode(), Mode::SortMenu | Mode::SignalMenu)
+        && let Some((error, since)) = app.silent_collector()
+    {
+        let since = clock(since, app.settings.utc_offset_seconds);
+        let hint = error.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        let text = format!("{}, no readings since {}{hint}", error.message, since.as_str());
+        canvas.fit(x, area.y, width, &text, canvas.theme.warn);
         return;
     }
     // The last two hints, help and quit, matter most to a new user: earlier hints are dropped first.

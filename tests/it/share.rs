@@ -109,8 +109,16 @@ fn while_the_collector_is_stopped_the_hosts_answer_and_afterwards_it_does() {
     let hosts = lab.hosts_toml("");
     let mut collector = start_collector(&lab, &hosts, &[]);
     collector.signal(Signal::STOP);
-    let (text, _, code) = texts(&lab, &["status", &hosts]);
+    let (text, error, code) = texts(&lab, &["status", &hosts]);
     assert!(code == 0 && text.contains("97%") && !text.contains(SOURCE), "{text}");
+    let pid = collector.child.id();
+    assert_eq!(
+        error,
+        format!(
+            "gpufleet: the collector (process {pid}) is stopped, so the hosts are asked\n  hint: continue it there: kill \
+             -CONT {pid}\n"
+        )
+    );
     collector.signal(Signal::CONT);
     wait_until(
         "an answer of the collector",
@@ -402,6 +410,42 @@ fn the_screen_shows_relayed_hosts_acts_over_its_own_session_and_reconnects() {
     let _again = CollectorProcess::start(&lab, "collector-2.log", &[&hosts]);
     pty.wait("the hosts again", |text| !text.contains("DOWN") && text.contains("via lab-head"));
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn a_collector_that_is_stopped_is_named_and_its_last_values_stay() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let collector = start_collector(&lab, &hosts, &[]);
+    let pid = collector.child.id();
+    let machine = machine(&lab, &program_path());
+    let configuration = viewer_configuration(&lab, &machine, "");
+    let state = lab.path("viewer-state").display().to_string();
+    let environment = [("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &*state), ("XDG_CONFIG_HOME", &*configuration)];
+    let mut pty = Pty::gpufleet((200, 40), &["--collector", "lab-head"], &environment);
+    pty.wait("the readings", |text| text.contains("1 host 4 GPUs") && text.contains("97%"));
+    collector.signal(Signal::STOP);
+    pty.wait("the silence", |text| text.contains("the collector on lab-head does not answer, no readings since "));
+    let line = format!("lab-head: the collector (process {pid}) is stopped, no readings since ");
+    let way_out = format!("; continue it there: kill -CONT {pid}");
+    pty.wait("the cause and the last values", |text| {
+        text.contains(&line) && text.contains(&way_out) && text.contains("DOWN") && text.contains("97%")
+    });
+    let (_, error, code) = view(&lab, &configuration, &["status", "--collector", "lab-head"]);
+    assert_eq!(
+        (error, code),
+        (
+            format!(
+                "gpufleet: no answer from the collector on lab-head: lab-head: the collector (process {pid}) is stopped\n  \
+                 hint: continue it there: kill -CONT {pid}\n"
+            ),
+            1
+        )
+    );
+    collector.signal(Signal::CONT);
+    pty.wait("the readings again", |text| !text.contains("DOWN") && !text.contains("no readings since"));
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
 }

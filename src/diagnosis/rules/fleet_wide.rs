@@ -63,7 +63,7 @@ impl Failure {
     /// attempt finds it.
     fn of(kind: LinkErrorKind) -> Option<Self> {
         Some(match kind {
-            LinkErrorKind::Silent | LinkErrorKind::Closed => return None,
+            LinkErrorKind::Silent | LinkErrorKind::Closed | LinkErrorKind::CollectorSilent => return None,
             LinkErrorKind::Dns | LinkErrorKind::Timeout | LinkErrorKind::Network | LinkErrorKind::KeyExchange => {
                 Self::Unreachable
             }
