@@ -1,7 +1,7 @@
 //! The environment variables that gpufleet reads: those that place a process in its job. All others stay on the host.
 
 /// Names, the most important first: torchrun, Slurm, MPI, JAX.
-#[cfg(feature = "probe")]
+#[cfg(all(feature = "probe", target_os = "linux"))]
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     NAMES.split(' ')
 }
