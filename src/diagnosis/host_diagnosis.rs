@@ -273,6 +273,7 @@ impl HostDiagnosis {
         self.host_track.oom_kills = None;
         for gpu in &mut self.gpus {
             gpu.ecc_baseline = None;
+            gpu.best_clock_share = 0.0;
             gpu.links_seen = 0;
         }
     }

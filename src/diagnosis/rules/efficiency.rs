@@ -154,7 +154,7 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     let begin = context.sample_time.t - context.limits.input_stall.warn_after;
     let rests = |gpu: &JobGpu| {
         let stats = context.gpus.get(gpu.position).map(|track| track.window.stats(begin));
-        stats.is_some_and(|stats| stats.most_utilization <= Some(2))
+        stats.and_then(|stats| stats.most_utilization).is_some_and(|most| most <= 2)
     };
     let workers: f32 = context.members(job).filter_map(|process| process.descendants_cpu).sum();
     workers >= WORKING_PERCENT && job.gpus.iter().all(rests)

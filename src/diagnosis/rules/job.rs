@@ -132,7 +132,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
 fn has_lost_its_heartbeat(context: &RuleContext, job: &JobTrack) -> bool {
     let mut logs = context.members(job).filter_map(|process| process.log.as_deref());
     let pause = job.longest_quiet.max(job.longest_pause);
-    pause >= 120.0 && is_log_silent(context, job) && logs.any(|log| log.longest_gap <= 0.5 * pause)
+    pause >= 120.0
+        && job.served_port.is_none()
+        && is_log_silent(context, job)
+        && logs.any(|log| log.longest_gap <= 0.5 * pause)
 }
 
 /// Whether the log of a job is silent and the workers that fed its GPUs rest, although nobody can ask it for work.
@@ -516,7 +519,10 @@ fn is_flat_since(context: &RuleContext, job: &JobTrack, log: &LogTrack, age: f64
     };
     // It may write its results to another file.
     let t = context.sample_time.t;
-    let writes = |process: &ProcessTrack| process.last_io_at.is_some_and(|at| t - at <= 0.5 * FLAT_AFTER);
+    let writes = |process: &ProcessTrack| {
+        let wrote_at = process.log.as_ref().and_then(|log| log.process_wrote_at);
+        wrote_at.into_iter().chain(process.last_io_at).any(|at| t - at <= 0.5 * FLAT_AFTER)
+    };
     !context.members(job).any(writes)
         && age >= FLAT_AFTER
         && age >= FLAT_GAPS * f64::from(log.longest_gap)

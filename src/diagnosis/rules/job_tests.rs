@@ -774,22 +774,24 @@ fn a_single_process_that_loops_before_its_first_step_is_stalled_and_waits_for_no
 
 #[test]
 fn a_log_that_stops_while_the_gpu_stays_flat_out_warns_after_45_minutes() {
-    let run = |gap: f64, utilization: &dyn Fn(f64) -> u8| {
+    let run = |written_per_minute: u64, utilization: &dyn Fn(f64) -> u8| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 5.0;
         tester.run(7500.0, |tester, passed| {
             let mut sample = trains(tester);
             sample.gpus[0].utilization_percent = Some(utilization(passed));
-            let age = if passed < 4000.0 { passed % gap } else { passed - 4000.0 };
+            let age = if passed < 4000.0 { passed % 60.0 } else { passed - 4000.0 };
             sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            sample.processes[0].reading.write_bytes = Some((passed / 60.0) as u64 * written_per_minute);
             sample
         });
         tester.fired().into_iter().filter(|(rule, _)| *rule == "log-silent").collect::<Vec<_>>()
     };
     let flat = |_: f64| 100;
-    assert_eq!(run(60.0, &flat), [("log-silent", "info"), ("log-silent", "warn")]);
+    assert_eq!(run(0, &flat), [("log-silent", "info"), ("log-silent", "warn")]);
     let uneven = |passed: f64| if passed % 100.0 < 50.0 { 99 } else { 80 };
-    assert_eq!(run(60.0, &uneven), [("log-silent", "info")], "it works, and writes to another file");
+    assert_eq!(run(0, &uneven), [("log-silent", "info")], "it does different things");
+    assert_eq!(run(4096, &flat), [("log-silent", "info")], "it writes its metrics to another file");
 }
 
 #[test]

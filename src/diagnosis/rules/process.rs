@@ -12,6 +12,8 @@ use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
 
 /// A process that wrote or read this recently makes progress, in seconds.
 const WRITING_SECONDS: f64 = 120.0;
+/// What was written before a thread blocked may be seen this much later, in seconds.
+const WRITING_AFTER: f64 = 120.0;
 /// A thread must have been in disk sleep this long to be pending, in seconds: every job that reads sleeps briefly.
 const MIN_BLOCKED_SECONDS: f64 = 10.0;
 
@@ -105,9 +107,12 @@ fn format_members(job: &JobKey, members: &[&ProcessTrack]) -> String {
 fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
     let limits = &context.limits.dstate_hang;
     let holds = members.iter().any(|process| process.memory_bytes != Some(0));
-    // A process that writes waits for slow storage, and goes on.
-    let writes =
-        |process: &&ProcessTrack| process.last_io_at.is_some_and(|at| context.sample_time.t - at <= WRITING_SECONDS);
+    // A process that still writes waits for slow storage, and goes on.
+    let writes = |process: &&ProcessTrack| {
+        let began = process.blocked.map_or(f64::INFINITY, |run| run.since);
+        let is_recent = |at: f64| at >= began + WRITING_AFTER && context.sample_time.t - at <= WRITING_SECONDS;
+        process.last_io_at.is_some_and(is_recent)
+    };
     let escalation = if members.iter().any(writes) {
         Escalation::one(Severity::Info, limits.warn_after)
     } else if holds {

@@ -41,8 +41,9 @@ const FROZEN_POWER_ALONE: f64 = 0.75;
 const FROZEN_MEMORY_ALONE: (f32, f32) = (8.0, 1.0);
 /// How long a GPU must be frozen below the utilisation of a waiting collective, in seconds.
 const LEVEL_AFTER: f64 = 900.0;
-/// How long a GPU must be busy at a constant, low power if several signs other than its memory tell that it waits, and if one
-/// does, in seconds; the shortest healthy work before; and how much earlier than the GPU the workers or the other ranks may have stopped.
+/// How long a GPU must be busy at a constant, low power if its job lost its launcher, and if its log is silent or its workers rest, in
+/// seconds; the shortest healthy work before; and how far apart the GPU and the workers may have stopped. Evaluations of up to 25
+/// min were reported.
 const QUIET_DROP_AFTER: (f64, f64) = (600.0, 1560.0);
 const QUIET_DROP_HISTORY: f64 = 120.0;
 const QUIET_DROP_LEAD: f64 = 180.0;
@@ -130,7 +131,7 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     let is_partial = stuck.iter().all(|spinning| spinning.is_partial);
     // One GPU alone may do other work for a while.
     let is_alone = job.gpus.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
-    let is_untold = is_alone && signs_of_a_stop(context, job, run.since) == 0;
+    let is_untold = is_alone && quiet_drop_after(context, job, run.since).is_none();
     let alone = if is_untold { ALONE_AFTER } else { (0.0, 0.0) };
     let escalation = |grace: f64| match waits_for {
         // A rank that works is the reason: the others are not hung.
@@ -139,7 +140,11 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         None if is_explained(context, job) => Escalation::one(Severity::Info, limits.waiting_after + grace),
         None if is_partial => Escalation::one(Severity::Info, LEVEL_AFTER),
         None => Escalation::two(
-            (Severity::Warn, after_work(limits, worked).max(1.5 * wait).max(growing.0).max(alone.0) + grace),
+            (
+                Severity::Warn,
+                (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait).max(growing.0).max(alone.0)
+                    + grace,
+            ),
             (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait).max(growing.1).max(alone.1)),
         ),
     };
@@ -176,12 +181,6 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
             missing_rank_details(context, job, &stuck, &missing, lasted)
         });
     }
-}
-
-/// How long ranks must wait before they warn, in seconds. One that worked on the host for the first `worked` of them may go on
-/// without a sign for a while: it uploads what it has saved.
-fn after_work(limits: &StuckSpin, worked: f64) -> f64 {
-    if worked > 0.0 { limits.waiting_after } else { limits.warn_after }
 }
 
 /// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work.
@@ -380,16 +379,15 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     is_hint.then_some(SpinningGpu { run: level, earlier: Some(earlier), is_partial: true, is_hint: true, ..found })
 }
 
-/// How many signs other than those of the GPU tell that the job stopped at about `since`: its log is silent, the workers that
-/// fed it rest, or another of its processes or its launcher ended.
-fn signs_of_a_stop(context: &RuleContext, job: &JobTrack, since: f64) -> usize {
-    let workers_rest = job.workers_rest_since.is_some_and(|rest| rest <= since + QUIET_DROP_LEAD);
-    let lost_rank =
-        context.host_track.ended.iter().any(|ended| {
-            ended.job == job.key && ended.missed_at >= since - QUIET_DROP_LEAD && !ended.positions.is_empty()
-        });
-    let lost_parent = context.members(job).any(|process| process.lost_parent);
-    [is_log_silent(context, job), workers_rest, lost_rank || lost_parent].into_iter().filter(|sign| *sign).count()
+/// How long a GPU must be busy at low power until something on the host tells that the job stopped at about `since`, in seconds;
+/// `None` if nothing does. An evaluation, too, rests the workers that feed the training and may write no log.
+fn quiet_drop_after(context: &RuleContext, job: &JobTrack, since: f64) -> Option<f64> {
+    let workers_rest = job.workers_rest_since.is_some_and(|rest| (rest - since).abs() <= QUIET_DROP_LEAD);
+    if context.members(job).any(|process| process.lost_parent) {
+        Some(QUIET_DROP_AFTER.0)
+    } else {
+        (workers_rest || is_log_silent(context, job)).then_some(QUIET_DROP_AFTER.1)
+    }
 }
 
 /// Returns the GPU if it is busy at a steady power far below the one that the job drew at work, while something else tells that
@@ -412,12 +410,7 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
     let is_far_below = earlier - idle >= MIN_HEALTHY_WATTS
         && f64::from(watts - idle) <= limits.power_drop * f64::from(earlier - idle)
         && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
-    let is_told = match signs_of_a_stop(context, job, run.since) {
-        0 => false,
-        // An evaluation may be as steady and write no log. Some of up to 25 min were reported.
-        1 => run.reaches(t, QUIET_DROP_AFTER.1),
-        _ => true,
-    };
+    let is_told = quiet_drop_after(context, job, run.since).is_some_and(|after| run.reaches(t, after));
     if !is_far_below || !is_flat(track, &stats, limits) || !is_told {
         return None;
     }
@@ -469,6 +462,7 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
     // A silent log stands for the memory, which some drivers report as in use.
     let is_silent = is_log_silent(context, job);
     let level = track.level_run.filter(|(_, percent)| is_silent && *percent >= 98.0).map(|(run, _)| run);
+    let level = level.filter(|run| run.reaches(t, 2.0 * after));
     let run = track.still_run.or(level).filter(|run| run.reaches(t, after))?;
     let has_worked = |gpu: &JobGpu| gpu.baseline.power_seconds() > run.covered + 60.0;
     if job.gpus.len() < 2 || !gpu.is_exclusive || track.has_power_smoothing || job.gpus.iter().any(has_worked) {

@@ -341,7 +341,9 @@ impl JobTrack {
             None => {}
         }
         self.update_pauses(gpus, most, bounds, t);
-        self.update_workers(processes, most.map(|most| most <= bounds.still_utilization), last_io, (t, dt));
+        let is_resting = most.map(|most| most <= bounds.still_utilization);
+        let feeds = self.is_blind || most.is_some_and(|most| most >= bounds.active_utilization);
+        self.update_workers(processes, (is_resting, feeds), last_io, (t, dt));
         let healthy = self.healthy_cores.map_or(STILL_CORES_UNKNOWN, |cores| {
             (STILL_CORES_SHARE * cores).clamp(STILL_CORES_UNKNOWN, STILL_CORES_MOST)
         });
@@ -367,11 +369,11 @@ impl JobTrack {
         self.healthy_cores = Some(self.healthy_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
     }
 
-    /// Watches the workers of the processes, and processes that wait in a loop. `is_resting` tells whether the GPUs rest.
+    /// Watches the workers of the processes, and processes that wait in a loop. `is_resting` tells whether the GPUs rest, and `feeds` whether they work.
     fn update_workers(
         &mut self,
         processes: &[ProcessTrack],
-        is_resting: Option<bool>,
+        (is_resting, feeds): (Option<bool>, bool),
         last_io: f64,
         (t, dt): (f64, f64),
     ) {
@@ -381,7 +383,7 @@ impl JobTrack {
             .filter_map(|process| process.descendants_cpu)
             .map(|percent| f64::from(percent) / 100.0)
             .sum();
-        if workers >= WORKERS_WORK {
+        if workers >= WORKERS_WORK && feeds {
             let weight = (dt / HEALTHY_CORES_SECONDS).min(1.0);
             self.healthy_workers = Some(self.healthy_workers.map_or(workers, |slow| slow + weight * (workers - slow)));
         }

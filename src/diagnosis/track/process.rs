@@ -95,6 +95,8 @@ pub(crate) struct LogTrack {
     gaps: Vec<f32>,
     /// The longest gap between writes, in seconds.
     pub(crate) longest_gap: f32,
+    /// When the process last wrote anything to storage.
+    pub(crate) process_wrote_at: Option<f64>,
 }
 
 /// The tolerance in seconds: ages are whole seconds, and checks come a little early or late.
@@ -298,6 +300,9 @@ impl ProcessTrack {
             _ => 0,
         };
         let read = matches!((self.read_characters, reading.read_characters), (Some(a), Some(b)) if b > a.saturating_add(WRITE_BYTES));
+        if let (Some(log), true) = (&mut self.log, wrote > 0) {
+            log.process_wrote_at = Some(t);
+        }
         if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
             self.last_io_at = Some(t);
         }
