@@ -205,10 +205,10 @@ impl App {
 
     fn apply_host_update(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
         if let HostUpdate::Reply(reply) = &update {
-            if self.take_hang_report_reply(reply, now) {
+            if self.take_hang_report_reply(id, reply, now) {
                 return self.continue_hang_report(now);
             }
-            if self.take_process_details_reply(reply, now) {
+            if self.take_process_details_reply(id, reply, now) {
                 return Vec::new();
             }
             return self.receive_signal_reply(id, reply, now);

@@ -77,9 +77,12 @@ impl App {
     }
 
     /// Takes a reply to one of the report's requests. Returns `false` if it belongs to another request.
-    pub(super) fn take_hang_report_reply(&mut self, reply: &Reply, now: Moment) -> bool {
+    pub(super) fn take_hang_report_reply(&mut self, host: HostId, reply: &Reply, now: Moment) -> bool {
         let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
         let Some(report) = &mut self.hang_report else { return false };
+        if report.investigation.host_of_request(reply.id) != Some(host) {
+            return false;
+        }
         if !report.investigation.take_reply(reply.clone(), fleet, now) {
             return false;
         }

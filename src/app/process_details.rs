@@ -48,8 +48,11 @@ pub struct ProcessDetails {
     /// The requests without a reply, with the time at which each was sent.
     variables_request: Option<(u64, Moment)>,
     log_request: Option<(u64, Moment)>,
-    /// When the last answer about the log came.
+    /// When the last answer about each came.
+    variables_at: Option<Moment>,
     log_at: Option<Moment>,
+    /// The process has exited, or may not be read: nothing is requested any more.
+    is_final: bool,
 }
 
 impl ProcessDetails {
@@ -74,14 +77,11 @@ impl ProcessDetails {
         };
         let why = || SafeText::from("no reply came within 10 s");
         if late(&mut self.variables_request) {
-            self.variables = Requested::Refused(why());
+            (self.variables, self.variables_at) = (Requested::Refused(why()), Some(now));
         }
         if late(&mut self.log_request) {
-            match self.log {
-                // The lines stay, and are read again later.
-                Requested::Known(_) => self.log_at = Some(now),
-                _ => self.log = Requested::Refused(why()),
-            }
+            self.log_at = Some(now);
+            refuse_log(&mut self.log, why());
         }
         let (Some(boot_id), pid, Some(start_ticks)) =
             (self.process.boot_id.clone(), self.process.pid, self.process.start_ticks)
@@ -95,17 +95,19 @@ impl ProcessDetails {
             *next_id
         };
         let mut requests = Vec::new();
-        if self.variables == Requested::Pending && self.variables_request.is_none() {
+        let is_final = self.is_final;
+        let is_again = |at: Option<Moment>| !is_final && at.is_none_or(|at| now.since(at) >= LOG_PERIOD);
+        let are_due = match self.variables {
+            Requested::Pending => true,
+            Requested::Known(_) => false,
+            Requested::Refused(_) => is_again(self.variables_at),
+        };
+        if are_due && self.variables_request.is_none() {
             let id = take_id();
             self.variables_request = Some((id, now));
             requests.push(Request::Environment { id, boot_id: boot_id.clone(), pid, start_ticks });
         }
-        let is_due = match self.log {
-            Requested::Pending => true,
-            Requested::Known(_) => self.log_at.is_none_or(|at| now.since(at) >= LOG_PERIOD),
-            Requested::Refused(_) => false,
-        };
-        if is_due && self.log_request.is_none() {
+        if (self.log == Requested::Pending || is_again(self.log_at)) && self.log_request.is_none() {
             let id = take_id();
             self.log_request = Some((id, now));
             requests.push(Request::LogTail { id, boot_id, pid, start_ticks });
@@ -117,7 +119,7 @@ impl ProcessDetails {
     fn take_reply(&mut self, reply: &Reply, now: Moment) -> bool {
         let is_for = |request: Option<(u64, Moment)>| request.is_some_and(|(id, _)| id == reply.id);
         if is_for(self.variables_request) {
-            self.variables_request = None;
+            (self.variables_request, self.variables_at) = (None, Some(now));
             self.variables = match &reply.outcome {
                 // An older probe sends the whole environment.
                 ReplyOutcome::Environment(variables) => {
@@ -127,16 +129,25 @@ impl ProcessDetails {
             };
         } else if is_for(self.log_request) {
             (self.log_request, self.log_at) = (None, Some(now));
-            self.log = match &reply.outcome {
+            match &reply.outcome {
                 ReplyOutcome::LogTail { path, lines } => {
-                    Requested::Known(LogEnd { path: path.clone(), lines: lines.clone() })
+                    self.log = Requested::Known(LogEnd { path: path.clone(), lines: lines.clone() });
                 }
-                other => Requested::Refused(refusal_text(other)),
-            };
+                other => refuse_log(&mut self.log, refusal_text(other)),
+            }
         } else {
             return reply.id > FIRST_REQUEST_ID;
         }
+        self.is_final |=
+            matches!(reply.outcome, ReplyOutcome::Gone | ReplyOutcome::Reused | ReplyOutcome::NotPermitted);
         true
+    }
+}
+
+/// Lines that are shown stay.
+fn refuse_log(log: &mut Requested<LogEnd>, reason: SafeText) {
+    if !matches!(log, Requested::Known(_)) {
+        *log = Requested::Refused(reason);
     }
 }
 
@@ -175,7 +186,9 @@ impl App {
                 log: Requested::Pending,
                 variables_request: None,
                 log_request: None,
+                variables_at: None,
                 log_at: None,
+                is_final: false,
             }));
         }
         let Some(details) = &mut self.process_details else { return Vec::new() };
@@ -187,24 +200,30 @@ impl App {
             .collect()
     }
 
-    /// Returns the process of a row that the login user owns and that runs: of a job, its first worker with a GPU.
+    /// Returns the process of a row that the login user owns and that runs: of a job, its first worker with a GPU that is the
+    /// user's.
     fn own_process_of(&self, key: &RowKey) -> Option<ProcessKey> {
         let row = self.row(key).filter(|row| row.is_mine && row.ended_at.is_none())?;
         let host = self.live_fleet().host(key.host).filter(|host| host.config.relayed_by.is_none())?;
         let is_job = key.is_job || key.group.is_some();
-        let belongs =
-            |process: &&Process| if is_job { process.info.job == row.job } else { process.key == key.process };
+        let belongs = |process: &&Process| {
+            if is_job {
+                process.info.job == row.job && host.belongs_to_login_user(process)
+            } else {
+                process.key == key.process
+            }
+        };
         let first =
             host.processes().filter(belongs).min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
         Some(first.key.clone())
     }
 
     /// Takes a reply to one of these requests. Returns `false` if it belongs to another request.
-    pub(super) fn take_process_details_reply(&mut self, reply: &Reply, now: Moment) -> bool {
+    pub(super) fn take_process_details_reply(&mut self, host: HostId, reply: &Reply, now: Moment) -> bool {
         match &mut self.process_details {
-            Some(details) => details.take_reply(reply, now),
-            // The view was left.
-            None => reply.id > FIRST_REQUEST_ID,
+            Some(details) if details.host == host => details.take_reply(reply, now),
+            // The view was left, or is about another host.
+            _ => reply.id > FIRST_REQUEST_ID,
         }
     }
 }

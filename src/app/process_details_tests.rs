@@ -90,11 +90,31 @@ fn nothing_is_read_of_processes_of_others() {
 }
 
 #[test]
-fn a_refusal_is_final_and_a_missing_reply_is_one() {
+fn a_refusal_is_followed_by_another_request_and_lines_stay() {
     let mut app = app(6, 8, (120, 40));
     let sent = open(&mut app, |row| row.is_mine);
     answer(&mut app, &sent[1], ReplyOutcome::Refused("standard output is no file".into()), NOW + 1);
-    assert!(requests(&app.update(Event::Ticked, at(NOW + 20))).is_empty());
+    let sent = requests(&app.update(Event::Ticked, at(NOW + 11)));
+    let [tail @ Request::LogTail { .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(shown(&app).log(), &Requested::Refused("standard output is no file".into()));
     assert_eq!(shown(&app).variables(), &Requested::Refused("no reply came within 10 s".into()));
+    answer(&mut app, tail, log("step 4"), NOW + 12);
+    let sent = requests(&app.update(Event::Ticked, at(NOW + 22)));
+    let [variables @ Request::Environment { .. }, tail] = &sent[..] else { panic!("{sent:?}") };
+    answer(&mut app, tail, ReplyOutcome::Refused("too many requests".into()), NOW + 23);
+    assert!(matches!(shown(&app).log(), Requested::Known(log) if log.lines == ["step 4"]));
+    answer(&mut app, variables, ReplyOutcome::Gone, NOW + 23);
+    assert_eq!(shown(&app).variables(), &Requested::Refused("the process has exited".into()));
+    assert!(requests(&app.update(Event::Ticked, at(NOW + 40))).is_empty(), "it has exited");
+}
+
+#[test]
+fn a_reply_of_another_host_is_not_taken() {
+    let mut app = app(6, 8, (120, 40));
+    let sent = open(&mut app, |row| row.is_mine);
+    let host = app.process_details.as_ref().map_or(0, |details| details.host.0);
+    let reply = Reply { id: sent[1].reply_id().expect("has a reply"), outcome: log("of another") };
+    let other = HostId((host + 1) % 6);
+    app.update(Event::Host(other, Box::new(HostUpdate::Reply(reply))), at(NOW + 1));
+    assert_eq!(shown(&app).log(), &Requested::Pending);
 }

@@ -238,6 +238,12 @@ impl Investigation {
         next.filter(|_| self.ras_tried.len() < MAX_RAS_HOSTS)
     }
 
+    /// Returns the host to which a request without a reply was sent.
+    pub fn host_of_request(&self, id: u64) -> Option<HostId> {
+        let pending = self.pending.iter().find(|one| one.id == id)?;
+        Some(self.ranks[pending.task.rank].host)
+    }
+
     /// Takes the reply to one of the requests. Returns `false` if it belongs to another request.
     pub fn take_reply(&mut self, reply: Reply, fleet: &Fleet, now: Moment) -> bool {
         let Some(index) = self.pending.iter().position(|one| one.id == reply.id) else { return false };
