@@ -170,9 +170,10 @@ fn add_details(text: &mut Text, canvas: &Canvas<'_>, details: &ProcessDetails, i
     match details.log() {
         Requested::Pending => text.add("log end", "being read", dim),
         Requested::Known(log) => {
-            let first = log.lines.len().saturating_sub(MAX_LOG_LINES);
+            let lines: Vec<&SafeText> = log.lines.iter().filter(|line| !line.trim().is_empty()).collect();
+            let first = lines.len().saturating_sub(MAX_LOG_LINES);
             text.add("log end", &format!("{of}{}", log.path), dim);
-            for line in log.lines.iter().skip(first).filter(|line| !line.trim().is_empty()) {
+            for line in lines.into_iter().skip(first) {
                 text.add("", line, plain);
             }
         }

@@ -488,7 +488,6 @@ fn physical_position(host: &Host, position: usize) -> usize {
     parent.and_then(find).unwrap_or(position)
 }
 
-/// A key that names one job of a host for ever: a pid alone is used again.
 /// Returns the id of a Slurm job of its key: `slurm:3385` or `slurm:CLUSTER/3385`.
 fn slurm_job(key: &SafeText) -> Option<&str> {
     key.strip_prefix("slurm:")?.rsplit('/').next()
@@ -500,6 +499,7 @@ fn how_slurm_job_ended(host: &Host, key: &SafeText) -> Option<String> {
     host.slurm_ends().find(|end| *end.job == *job).map(slurm_end_text)
 }
 
+/// A key that names one job of a host for ever: a pid alone is used again.
 fn job_key(job: &JobKey) -> SafeText {
     match job {
         JobKey::Launcher(process) => {
