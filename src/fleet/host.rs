@@ -382,6 +382,13 @@ impl Host {
         let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
         let context = SnapshotContext { boot_id, infos, readings: &self.readings, is_listed, is_first, now };
         self.processes.apply(&mut snapshot, &context);
+        // A job that was put back into the queue runs again under its id: its earlier end is not that of this run.
+        if is_listed {
+            let live = self.processes.live();
+            let is_job =
+                |process: &Process, end: &str| matches!(&process.info.job, JobKey::Slurm { job, .. } if **job == *end);
+            self.slurm_ends.retain(|end| !live.iter().any(|process| is_job(process, &end.job)));
+        }
         self.link = Link::Live;
         self.lost_at = None;
         self.snapshot = Some(snapshot);

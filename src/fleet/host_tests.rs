@@ -497,3 +497,17 @@ fn readings_of_a_fast_simulation_are_fresh_for_three_real_seconds() {
         assert_eq!(fleet.hosts()[0].is_fresh(at(10.0 + age)), is_fresh, "{speed}, {age}");
     }
 }
+
+#[test]
+fn the_end_of_a_slurm_job_that_runs_again_is_forgotten() {
+    let mut host = TestHost::new(0, gpus(0..1));
+    let mut train = process(7, "python train.py", &[(0, 30)]);
+    train.facts.owner = Some(crate::wire::Owner::Slurm { job: "3385".into(), step: None });
+    let end = |job: &str| SlurmJobEnd { job: job.into(), state: "PENDING".into(), exit_status: None, signal: None };
+    let mut snapshot = host.snapshot(1.0, &[reading(0, 0)], &[]);
+    snapshot.host.slurm_ends = vec![end("3385"), end("3386")];
+    host.apply(1.0, snapshot);
+    assert_eq!(host.host.slurm_ends().count(), 2);
+    host.send_snapshot(2.0, &[reading(97, 30)], &[train]);
+    assert_eq!(host.host.slurm_ends().map(|end| &*end.job).collect::<Vec<_>>(), ["3386"]);
+}
