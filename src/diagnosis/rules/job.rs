@@ -24,7 +24,12 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
     let t = context.sample_time.t;
     let recently = context.limits.job_ended.coincidence;
-    for ended in context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION) {
+    let ends = || context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION);
+    for (newer, ended) in ends().enumerate() {
+        // Of a job that ran and ended again, the last end counts.
+        if ends().take(newer).any(|other| other.job == ended.job) {
+            continue;
+        }
         // Slurm tells the end of a job up to some minutes later: the sentence is rewritten.
         if t - ended.missed_at <= recently || slurm_end(context, ended).is_some() {
             job_ended(context, conditions, ended);
