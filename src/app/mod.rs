@@ -29,6 +29,7 @@ pub(crate) mod mixed_fleet;
 pub mod palette;
 mod palette_actions;
 mod process_details;
+mod process_details_actions;
 pub mod screen;
 mod settings;
 mod signal_actions;

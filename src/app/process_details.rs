@@ -1,10 +1,7 @@
 //! The variables and the end of the log of the process on the screen. They are requested while the view of a process of the
 //! login user is open, shown there, and forgotten with it: they are never stored and never logged.
 
-use super::App;
-use super::event::Effect;
-use super::screen::View;
-use crate::fleet::{HostId, Moment, Process, ProcessKey, RowKey};
+use crate::fleet::{HostId, Moment, ProcessKey, RowKey};
 use crate::wire::job_variables::is_job_variable;
 use crate::wire::{Reply, ReplyOutcome, Request, SafeText};
 use std::time::Duration;
@@ -56,6 +53,32 @@ pub struct ProcessDetails {
 }
 
 impl ProcessDetails {
+    /// The details of the process of a row, of which nothing is known yet.
+    pub(super) fn new(key: RowKey, process: ProcessKey) -> Self {
+        Self {
+            host: key.host,
+            key,
+            process,
+            variables: Requested::Pending,
+            log: Requested::Pending,
+            variables_request: None,
+            log_request: None,
+            variables_at: None,
+            log_at: None,
+            is_final: false,
+        }
+    }
+
+    /// Returns the row that the details are about.
+    pub(super) fn key(&self) -> &RowKey {
+        &self.key
+    }
+
+    /// Returns the host of the process.
+    pub(super) fn host(&self) -> HostId {
+        self.host
+    }
+
     /// Returns the pid that the details are about.
     pub fn pid(&self) -> u32 {
         self.process.pid
@@ -71,7 +94,7 @@ impl ProcessDetails {
         &self.log
     }
 
-    fn requests_due(&mut self, next_id: &mut u64, now: Moment) -> Vec<Request> {
+    pub(super) fn requests_due(&mut self, next_id: &mut u64, now: Moment) -> Vec<Request> {
         let late = |request: &mut Option<(u64, Moment)>| {
             request.take_if(|(_, sent)| now.since(*sent) >= REPLY_LIMIT).is_some()
         };
@@ -116,7 +139,7 @@ impl ProcessDetails {
     }
 
     /// Takes a reply. Returns `false` if it belongs to another request.
-    fn take_reply(&mut self, reply: &Reply, now: Moment) -> bool {
+    pub(super) fn take_reply(&mut self, reply: &Reply, now: Moment) -> bool {
         let is_for = |request: Option<(u64, Moment)>| request.is_some_and(|(id, _)| id == reply.id);
         if is_for(self.variables_request) {
             (self.variables_request, self.variables_at) = (None, Some(now));
@@ -160,74 +183,3 @@ fn refusal_text(outcome: &ReplyOutcome) -> SafeText {
         _ => "the probe sent an unknown answer".into(),
     }
 }
-
-impl App {
-    /// Returns the variables and the log of a row, if its view is open and its process may be read.
-    pub fn process_details(&self, key: &RowKey) -> Option<&ProcessDetails> {
-        self.process_details.as_deref().filter(|details| details.key == *key)
-    }
-
-    /// Sends the requests that are due while the view of a process of the login user is on the screen. Over a relayed host
-    /// nothing is requested: the request would open an SSH session of the viewer, which may ask for a password.
-    pub(super) fn continue_process_details(&mut self, now: Moment) -> Vec<Effect> {
-        let View::Process(key) = self.screen.view() else {
-            self.process_details = None;
-            return Vec::new();
-        };
-        let key = key.clone();
-        if self.process_details(&key).is_none() {
-            self.process_details = None;
-            let Some(process) = self.own_process_of(&key) else { return Vec::new() };
-            self.process_details = Some(Box::new(ProcessDetails {
-                host: key.host,
-                key,
-                process,
-                variables: Requested::Pending,
-                log: Requested::Pending,
-                variables_request: None,
-                log_request: None,
-                variables_at: None,
-                log_at: None,
-                is_final: false,
-            }));
-        }
-        let Some(details) = &mut self.process_details else { return Vec::new() };
-        let host = details.host;
-        details
-            .requests_due(&mut self.last_details_request, now)
-            .into_iter()
-            .map(|request| Effect::Request(host, request))
-            .collect()
-    }
-
-    /// Returns the process of a row that the login user owns and that runs: of a job, its first worker with a GPU that is the
-    /// user's.
-    fn own_process_of(&self, key: &RowKey) -> Option<ProcessKey> {
-        let row = self.row(key).filter(|row| row.is_mine && row.ended_at.is_none())?;
-        let host = self.live_fleet().host(key.host).filter(|host| host.config.relayed_by.is_none())?;
-        let is_job = key.is_job || key.group.is_some();
-        let belongs = |process: &&Process| {
-            if is_job {
-                process.info.job == row.job && host.belongs_to_login_user(process)
-            } else {
-                process.key == key.process
-            }
-        };
-        let first =
-            host.processes().filter(belongs).min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
-        Some(first.key.clone())
-    }
-
-    /// Takes a reply to one of these requests. Returns `false` if it belongs to another request.
-    pub(super) fn take_process_details_reply(&mut self, host: HostId, reply: &Reply, now: Moment) -> bool {
-        match &mut self.process_details {
-            Some(details) if details.host == host => details.take_reply(reply, now),
-            // The view was left, or is about another host.
-            _ => reply.id > FIRST_REQUEST_ID,
-        }
-    }
-}
-
-#[cfg(test)]
-#[path = "process_details_tests.rs"]
-mod tests;

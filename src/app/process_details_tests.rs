@@ -1,9 +1,10 @@
 //! Tests of the variables and the log of the process on the screen.
 
 use super::*;
-use crate::app::Event;
 use crate::app::testing::{NOW, app, at, press};
-use crate::fleet::{HostUpdate, Row};
+use crate::app::{Event, Requested};
+use crate::fleet::{HostId, HostUpdate, Row};
+use crate::wire::{ReplyOutcome, Request, SafeText};
 
 /// Opens the view of the first row that is `wanted`. Returns the requests that it sends.
 fn open(app: &mut App, wanted: impl Fn(&Row) -> bool) -> Vec<Request> {
@@ -29,7 +30,7 @@ fn shown(app: &App) -> &ProcessDetails {
 
 fn answer(app: &mut App, request: &Request, outcome: ReplyOutcome, seconds: u64) {
     let reply = Reply { id: request.reply_id().expect("has a reply"), outcome };
-    let host = app.process_details.as_ref().map_or(HostId(0), |details| details.host);
+    let host = app.process_details.as_ref().map_or(HostId(0), |details| details.host());
     let effects = app.update(Event::Host(host, Box::new(HostUpdate::Reply(reply))), at(seconds));
     assert!(requests(&effects).is_empty());
 }
@@ -112,7 +113,7 @@ fn a_refusal_is_followed_by_another_request_and_lines_stay() {
 fn a_reply_of_another_host_is_not_taken() {
     let mut app = app(6, 8, (120, 40));
     let sent = open(&mut app, |row| row.is_mine);
-    let host = app.process_details.as_ref().map_or(0, |details| details.host.0);
+    let host = app.process_details.as_ref().map_or(0, |details| details.host().0);
     let reply = Reply { id: sent[1].reply_id().expect("has a reply"), outcome: log("of another") };
     let other = HostId((host + 1) % 6);
     app.update(Event::Host(other, Box::new(HostUpdate::Reply(reply))), at(NOW + 1));

@@ -6,6 +6,7 @@
 //! driver supports them. The main thread hands all other work that may block to a `blocking::BlockingPool`. An
 //! examination of a process has threads that exist for as long as it takes.
 
+mod answer_slot;
 mod blocking;
 mod decimal;
 mod examine;

@@ -1,5 +1,6 @@
 //! Requests about one process: send a signal, return its environment, return the end of its log.
 
+use super::answer_slot::AnswerSlot;
 use super::blocking::spawn_thread;
 use super::examine::job_variables;
 use super::process_facts::has_other_command;
@@ -11,7 +12,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fstat, openat, seek};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The maximum size of an environment that is read.
@@ -187,33 +188,6 @@ fn in_background(
     }
 }
 
-/// Holds the answer of a thread until the requester takes it or its timeout passes.
-#[derive(Debug)]
-pub(crate) struct AnswerSlot<T> {
-    answer: Mutex<Option<T>>,
-    condvar: Condvar,
-}
-
-impl<T> Default for AnswerSlot<T> {
-    fn default() -> Self {
-        Self { answer: Mutex::new(None), condvar: Condvar::new() }
-    }
-}
-
-impl<T> AnswerSlot<T> {
-    pub(crate) fn put(&self, answer: T) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        self.condvar.notify_all();
-    }
-
-    /// Waits for the answer, at most `limit`.
-    pub(crate) fn take(&self, limit: Duration) -> Option<T> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.condvar.wait_timeout_while(answer, limit, |answer| answer.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-}
-
 /// Checks that the target exists, has the expected identity and belongs to this user.
 pub(crate) fn check_own_process(
     target: ProcessIdentity<'_>,
@@ -292,6 +266,7 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::process::{Child, Command, Stdio};
+    use std::sync::Mutex;
 
     const BOOT: &str = "b0071d";
 

@@ -24,9 +24,10 @@ pub(crate) use recorded_hangs::recorded_examination;
 
 pub(super) use process::variables as job_variables;
 
+use super::answer_slot::AnswerSlot;
 use super::blocking::ThreadLimit;
 use super::policy::Policy;
-use super::process_requests::{AnswerSlot, ProcessIdentity, check_own_process};
+use super::process_requests::{ProcessIdentity, check_own_process};
 use super::procfs::FileReader;
 use super::ras::{RasTarget, read_report};
 use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Message, ReplyOutcome, SafeText};

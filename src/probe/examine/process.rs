@@ -2,8 +2,8 @@
 
 use super::cut::{beginning, take_greatest};
 use super::memory_facts::MemoryFacts;
+use crate::probe::answer_slot::AnswerSlot;
 use crate::probe::blocking::ThreadLimit;
-use crate::probe::process_requests::AnswerSlot;
 use crate::probe::procfs::{
     FileReader, SocketList, Stat, TICKS_PER_SECOND, environment_variable, rendezvous_port, socket_list, status_field,
 };
