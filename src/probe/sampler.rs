@@ -112,6 +112,7 @@ impl Sampler {
         let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
         self.processes.resolve_owner_names(&mut self.external);
         let (processes, facts) = self.processes.sample(on_gpus, context, &mut self.reader, &mut self.users);
+        self.external.slurm_jobs_on_gpus(self.processes.slurm_jobs());
         self.external.slurm_jobs_left(&self.processes.take_ended_slurm_jobs(), now);
         self.external.advance(now, resend, self.processes.working_directories(), &mut host);
         let health: Vec<_> = if devices.iter().any(|device| device.health.is_some()) {

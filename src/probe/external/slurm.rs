@@ -48,7 +48,7 @@ const MAX_ENDS: usize = 32;
 const END_SECONDS: f64 = 5.0;
 /// A job that left the GPUs and runs on is not queried again for this long: its next step may use them for seconds only.
 const RUNS_ON_SECONDS: f64 = 60.0;
-/// How often the end of a job is queried while its epilog runs, or if slurmctld does not answer. Each time takes twice as long.
+/// How often the end of a job is queried while its epilog runs, or while no query can start. Each time takes twice as long.
 const MAX_END_QUERIES: u32 = 5;
 /// States of a job that has not ended (slurm, src/common/slurm_protocol_defs.c, `job_state_string`).
 const HAS_NOT_ENDED: [&str; 6] = ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"];
@@ -116,7 +116,7 @@ enum Query {
     /// The GPUs of the first of these jobs.
     Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob>, timed_out: bool },
     /// The end of a job. The node is queried at `node_due`.
-    End { job: SafeText, node_due: f64, timed_out: bool },
+    End { job: SafeText, node_due: f64 },
 }
 
 impl Query {
@@ -124,7 +124,6 @@ impl Query {
     fn timed_out(self) -> Self {
         match self {
             Self::Job { waiting, known, .. } => Self::Job { waiting, known, timed_out: true },
-            Self::End { job, node_due, .. } => Self::End { job, node_due, timed_out: true },
             other => other,
         }
     }
@@ -173,8 +172,19 @@ impl Slurm {
         }
     }
 
-    /// Notes that the last process of a job has left the GPUs, or that it is no longer listed: it may have ended.
+    /// Notes that the last process of a job has left the GPUs: it may have ended.
     pub(crate) fn note_left(&mut self, job: &SafeText, now: f64) {
+        self.note_end(job, false, now);
+    }
+
+    /// Notes the jobs that have processes on the GPUs. One whose end is known runs again under its id.
+    pub(crate) fn note_on_gpus<'a>(&mut self, jobs: impl Iterator<Item = &'a SafeText> + Clone) {
+        self.ends
+            .retain(|end| !matches!(end.state, EndState::Known { .. }) || !jobs.clone().any(|job| *job == end.job));
+    }
+
+    /// Notes that a job may have ended. `is_unlisted`: it does not run any more.
+    fn note_end(&mut self, job: &SafeText, is_unlisted: bool, now: f64) {
         // It becomes an argument of `scontrol`.
         if !is_number(job) {
             return;
@@ -182,7 +192,7 @@ impl Slurm {
         if let Some(known) = self.ends.iter().position(|end| end.job == *job) {
             let is_over = match &self.ends[known].state {
                 EndState::Due(_) => false,
-                EndState::Unknown(until) => now >= *until,
+                EndState::Unknown(until) => is_unlisted || now >= *until,
                 // A job that was put back into the queue runs again under its id.
                 EndState::Known { end, .. } => end.state == "PENDING",
             };
@@ -202,14 +212,15 @@ impl Slurm {
         self.ends.iter().find(|end| matches!(end.state, EndState::Due(due) if now >= due))
     }
 
-    /// Takes the output of `scontrol show job`, or `None` if it failed.
-    fn take_end(&mut self, job: &SafeText, text: Option<&str>, timed_out: bool, now: f64) {
+    /// Takes the output of `scontrol show job`, or `None` if it failed or could not start. A timeout is final: slurmctld may
+    /// hang, or print more tasks of an array than a pipe holds.
+    fn take_end(&mut self, job: &SafeText, text: Option<&str>, has_started: bool, now: f64) {
         let Some(known) = self.ends.iter_mut().find(|end| end.job == *job) else { return };
         known.queries += 1;
         let end = text.and_then(|text| job_end(text, job));
-        let is_completing = end.as_ref().is_some_and(|end| end.state == "COMPLETING") || timed_out;
+        let is_completing = end.as_ref().is_some_and(|end| matches!(&*end.state, "COMPLETING" | "STAGE_OUT"));
         known.state = match end {
-            _ if is_completing && known.queries < MAX_END_QUERIES => {
+            _ if (is_completing || !has_started) && known.queries < MAX_END_QUERIES => {
                 EndState::Due(now + END_SECONDS * f64::from(1 << known.queries))
             }
             Some(end) if !is_completing && !HAS_NOT_ENDED.contains(&&*end.state) => {
@@ -241,7 +252,13 @@ impl Slurm {
                 self.start_query(if self.cluster.is_none() { Query::Config } else { Query::Node }, now)
             }
             State::Idle { due } => match self.due_end(now).map(|end| end.job.clone()) {
-                Some(job) => self.start_query(Query::End { job, node_due: due, timed_out: false }, now),
+                Some(job) => {
+                    let state = self.start_query(Query::End { job: job.clone(), node_due: due }, now);
+                    if matches!(state, State::Idle { .. }) {
+                        self.take_end(&job, None, false, now);
+                    }
+                    state
+                }
                 None => State::Idle { due },
             },
             State::Querying { mut child, query } => match child.poll(now) {
@@ -271,7 +288,7 @@ impl Slurm {
         let is_gone = |job: &&SlurmJob| !job.gpus.is_empty() && !jobs.iter().any(|one| one.job == job.job);
         let gone: Vec<SafeText> = previous.iter().filter(is_gone).map(|job| job.job.clone()).collect();
         for job in gone {
-            self.note_left(&job, now);
+            self.note_end(&job, true, now);
         }
     }
 
@@ -341,8 +358,8 @@ impl Slurm {
                 State::Idle { due: now + QUERY_SECONDS }
             }
             // The job was forgotten, or may not be seen.
-            Query::End { job, node_due, timed_out } => {
-                self.take_end(&job, None, timed_out, now);
+            Query::End { job, node_due } => {
+                self.take_end(&job, None, true, now);
                 State::Idle { due: node_due }
             }
             // The job has ended meanwhile, or may not be seen.
@@ -400,7 +417,10 @@ impl Slurm {
             Some(child) => State::Querying { child, query },
             // Without `squeue` the node is queried as before.
             None if matches!(query, Query::Jobs) => State::Idle { due: now + QUERY_SECONDS },
-            None => State::Idle { due: now + RETRY_SECONDS },
+            // The node was queried and is queried again as before.
+            None => State::Idle {
+                due: if let Query::End { node_due, .. } = query { node_due } else { now + RETRY_SECONDS },
+            },
         }
     }
 }
@@ -1013,6 +1033,14 @@ mod tests {
         assert_eq!((slurm.advance(310.0, false).ends, calls()), (vec![], 4), "it is sent and queried once");
         run_until_idle(&mut slurm, 310.0);
         assert_eq!(slurm.advance(311.0, true).ends, [end]);
+        // It was put back into the queue, runs and ends again.
+        slurm.note_on_gpus([SafeText::from("3386")].iter());
+        assert_eq!(slurm.ends.len(), 1, "another job");
+        slurm.note_on_gpus([SafeText::from("3385")].iter());
+        write("scontrol.end", &shown("COMPLETED Reason=None", "0:0"));
+        slurm.note_left(&"3385".into(), 320.0);
+        let states: Vec<_> = ends(&mut slurm, 326.0).into_iter().map(|end| end.state.to_string()).collect();
+        assert_eq!((states, calls()), (vec!["COMPLETED".to_owned()], 5));
     }
 
     #[test]
@@ -1027,6 +1055,48 @@ mod tests {
         assert_eq!(run_until_idle(&mut slurm, 61.0).ends, []);
         let ends = run_until_idle(&mut slurm, 66.0).ends;
         assert_eq!(ends.iter().map(|end| &*end.state).collect::<Vec<_>>(), ["PREEMPTED"]);
+    }
+
+    #[test]
+    fn a_job_whose_script_goes_on_after_its_process_is_queried_when_it_is_no_longer_listed() {
+        let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("scontrol.node", "GresUsed=gpu:h100:1(IDX:2)");
+        write("jobs", "3385 3385 ann\n");
+        run_until_idle(&mut slurm, 1.0);
+        write("scontrol.end", &shown("RUNNING Reason=None", "0:0"));
+        slurm.note_left(&"3385".into(), 40.0);
+        assert_eq!(run_until_idle(&mut slurm, 45.0).ends, []);
+        while !matches!(slurm.ends[0].state, EndState::Unknown(_)) {
+            slurm.advance(45.0, false);
+            std::thread::yield_now();
+        }
+        write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
+        write("scontrol.end", &shown("FAILED Reason=NonZeroExitCode", "1:0"));
+        assert_eq!(run_until_idle(&mut slurm, 61.0).ends, []);
+        assert_eq!(slurm.ends[0].state, EndState::Due(66.0));
+    }
+
+    #[test]
+    fn a_query_of_an_end_that_cannot_start_delays_only_that_end() {
+        let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+        std::fs::write(folder.path().join("scontrol.node"), "GresUsed=gpu:h100:0(IDX:N/A)").unwrap();
+        run_until_idle(&mut slurm, 1.0);
+        slurm.note_left(&"3385".into(), 1.0);
+        let release = block(&slurm.pool, MAX_THREADS);
+        slurm.advance(7.0, false);
+        assert!(matches!(slurm.state, State::Idle { due } if (60.5..61.5).contains(&due)), "{slurm:?}");
+        assert_eq!(slurm.ends[0].state, EndState::Due(17.0));
+        drop(release);
+    }
+
+    #[test]
+    fn a_timeout_of_the_query_of_an_end_is_final() {
+        let (mut slurm, _folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+        slurm.note_left(&"3385".into(), 1.0);
+        let query = Query::End { job: "3385".into(), node_due: 61.0 }.timed_out();
+        assert!(matches!(slurm.take_failure(query, 20.0), State::Idle { due } if due == 61.0));
+        assert_eq!(slurm.ends[0].state, EndState::Unknown(20.0 + RUNS_ON_SECONDS));
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl ExternalSources {
         host.slurm_ends = slurm.ends;
     }
 
+    /// Notes the Slurm jobs that have processes on the GPUs.
+    pub(crate) fn slurm_jobs_on_gpus<'a>(&mut self, jobs: impl Iterator<Item = &'a SafeText> + Clone) {
+        self.slurm.note_on_gpus(jobs);
+    }
+
     /// Notes Slurm jobs whose last process has left the GPUs: they may have ended.
     pub(crate) fn slurm_jobs_left(&mut self, jobs: &[SafeText], now: f64) {
         for job in jobs {

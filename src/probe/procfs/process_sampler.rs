@@ -231,6 +231,11 @@ impl ProcessSampler {
         ended.retain(|job| !tracked.iter().any(|(_, one)| one.slurm_job() == Some(job)));
     }
 
+    /// Returns the Slurm job of each process on the GPUs that has one.
+    pub(crate) fn slurm_jobs(&self) -> impl Iterator<Item = &SafeText> + Clone {
+        self.tracked.iter().filter_map(|(_, tracked)| tracked.slurm_job())
+    }
+
     /// Returns the Slurm jobs whose last process left the GPUs since the last call.
     pub(crate) fn take_ended_slurm_jobs(&mut self) -> Vec<SafeText> {
         std::mem::take(&mut self.ended_slurm_jobs)
