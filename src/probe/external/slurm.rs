@@ -1067,10 +1067,6 @@ mod tests {
         write("scontrol.end", &shown("RUNNING Reason=None", "0:0"));
         slurm.note_left(&"3385".into(), 40.0);
         assert_eq!(run_until_idle(&mut slurm, 45.0).ends, []);
-        while !matches!(slurm.ends[0].state, EndState::Unknown(_)) {
-            slurm.advance(45.0, false);
-            std::thread::yield_now();
-        }
         write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
         write("scontrol.end", &shown("FAILED Reason=NonZeroExitCode", "1:0"));
         assert_eq!(run_until_idle(&mut slurm, 61.0).ends, []);
