@@ -335,7 +335,7 @@ impl Slurm {
                 self.next_job(waiting, known, now)
             }
             Query::End { job, node_due, .. } => {
-                self.take_end(&job, Some(text), false, now);
+                self.take_end(&job, Some(text), true, now);
                 State::Idle { due: node_due }
             }
         }
