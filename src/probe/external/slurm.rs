@@ -1080,6 +1080,8 @@ mod tests {
         run_until_idle(&mut slurm, 1.0);
         slurm.note_left(&"3385".into(), 1.0);
         let release = block(&slurm.pool, MAX_THREADS);
+        // Fills the queue, too.
+        while slurm.pool.run(|| ()).is_some() {}
         slurm.advance(7.0, false);
         assert!(matches!(slurm.state, State::Idle { due } if (60.5..61.5).contains(&due)), "{slurm:?}");
         assert_eq!(slurm.ends[0].state, EndState::Due(17.0));
