@@ -237,6 +237,7 @@ impl App {
             if let Some(frozen) = &mut self.frozen {
                 frozen.live.set_host(*id, Arc::clone(config), now);
             }
+            self.engine.reset_host(*id);
             self.refresh_host(*id, now);
         }
     }

@@ -10,7 +10,7 @@ use crate::config::HostConfig;
 use crate::fleet::{HostId, LinkError};
 use crate::share::HostInfo;
 use crate::wire::SafeText;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Where the updates come from.
@@ -66,7 +66,8 @@ pub(super) async fn follow_collector(
         } else {
             None
         };
-        FollowedCollector { route, picture, hosts: shown.hosts, placeholder: shown.placeholder, configure }
+        let hosts = picture.names().map(|names| shown.in_order_of(names)).unwrap_or(shown.hosts);
+        FollowedCollector { route, picture, hosts, placeholder: shown.placeholder, configure }
     });
     let parts = RelayedHosts::start(followed.collect(), &hosts);
     setup.hosts = hosts;
@@ -113,6 +114,14 @@ struct ShownHosts {
     hosts: Vec<(SafeText, Option<HostId>)>,
     /// The pane that stands for its hosts while they are not known.
     placeholder: Option<HostId>,
+}
+
+impl ShownHosts {
+    /// The hosts in the order of the ids in the lines. A name that is not listed any more has no place.
+    fn in_order_of(&self, names: &[SafeText]) -> Vec<(SafeText, Option<HostId>)> {
+        let ids: HashMap<&SafeText, Option<HostId>> = self.hosts.iter().map(|(name, id)| (name, *id)).collect();
+        names.iter().map(|name| (name.clone(), ids.get(name).copied().flatten())).collect()
+    }
 }
 
 /// Merges the `listed` hosts of the collectors in the order of the command line. Returns them, and the hosts of each
@@ -227,6 +236,15 @@ mod tests {
         assert_eq!(ids(&own), [[None, Some(1)], [Some(0), None]]);
         let (hosts, _) = merge(&chosen(&[]), &[Listed::Hosts(&a, false), Listed::Hosts(&b, true)]).expect("hosts");
         assert_eq!(hosts.iter().map(|host| host.is_simulated).collect::<Vec<_>>(), [false, false, true]);
+    }
+
+    #[test]
+    fn the_hosts_of_a_list_in_another_order_keep_the_ids_of_their_lines() {
+        let own =
+            ShownHosts { hosts: vec![("c".into(), Some(HostId(0))), ("a".into(), Some(HostId(1)))], placeholder: None };
+        let names: Vec<SafeText> = ["a", "b", "c"].map(SafeText::from).into();
+        let expected = [("a".into(), Some(HostId(1))), ("b".into(), None), ("c".into(), Some(HostId(0)))];
+        assert_eq!(own.in_order_of(&names), expected);
     }
 
     #[test]

@@ -44,10 +44,15 @@ pub fn run(arguments: &RelayArgs) -> Result<ExitCode, CommandError> {
     let mut output = io::stdout().lock();
     let mut chunk = vec![0; 64 * 1024];
     let mut stream = stream;
+    let mut is_line_start = true;
     loop {
         match poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&COLLECTOR_LIMIT)) {
             Ok(0) => {
                 drop(output);
+                if !is_line_start {
+                    // The refusal would be a part of the line.
+                    return Ok(ExitCode::FAILURE);
+                }
                 let silent = SilentCollector::find(&stream);
                 return refuse(RefusalKind::NotAnswering, &silent.to_string(), &silent.hint());
             }
@@ -58,6 +63,7 @@ pub fn run(arguments: &RelayArgs) -> Result<ExitCode, CommandError> {
         match stream.read(&mut chunk) {
             Ok(0) => return Ok(ExitCode::SUCCESS),
             Ok(count) => {
+                is_line_start = chunk[count - 1] == b'\n';
                 if output.write_all(&chunk[..count]).and_then(|()| output.flush()).is_err() {
                     return Ok(ExitCode::SUCCESS);
                 }

@@ -204,9 +204,11 @@ pub(super) mod tests {
         let reading = start("", &changed);
         changed.notified().await;
         let state = reading.state.clone();
+        let began = tokio::time::Instant::now();
         drop(reading);
         let mut state = state;
         while state.changed().await.is_ok() {}
         assert_eq!(*state.borrow(), ReadingState::Failed);
+        assert_eq!(began.elapsed(), std::time::Duration::ZERO, "it did not wait for the connection");
     }
 }

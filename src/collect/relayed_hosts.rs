@@ -47,6 +47,15 @@ impl FirstPicture {
         }
     }
 
+    /// The hosts of a complete picture in the order of their ids in the lines, which is not that of the last list if the
+    /// collector has listed them anew.
+    pub fn names(&self) -> Option<&[SafeText]> {
+        match self {
+            Self::Complete(picture) => Some(picture.relay.demultiplexer.names()),
+            Self::Failed(_) | Self::Pending(_) => None,
+        }
+    }
+
     /// The collector of a complete picture.
     pub fn info(&self) -> Option<&CollectorInfo> {
         match self {
@@ -438,11 +447,13 @@ impl Follower {
         self.send_to_all(&HostUpdate::Down { error: lost, retry_at: Some(retry_at), attempt }).await
     }
 
-    /// Sends the last state of each link again: the collector repeats it only when it changes.
+    /// Sends the last state of each link again: the collector repeats it only when it changes. A live host is stale until its
+    /// next round trip.
     async fn restore_links(&self) -> Result<(), ReceiverDropped> {
-        for (shown, link) in self.shown.iter().zip(&self.links) {
-            if let (Some((sender, _)), Some(link)) = (shown, link) {
-                sender.send(link.clone()).await?;
+        for (index, shown) in self.shown.iter().enumerate() {
+            if let Some((sender, _)) = shown {
+                let link = self.links.get(index).cloned().flatten();
+                sender.send(link.unwrap_or(HostUpdate::Silent)).await?;
             }
         }
         Ok(())

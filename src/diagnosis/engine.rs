@@ -164,6 +164,15 @@ impl Engine {
         self.fleet_wide.conditions.apply_notification_state_at(&self.notification_state, now);
     }
 
+    /// Forgets a host whose place another one takes.
+    pub fn reset_host(&mut self, id: HostId) {
+        if let Some(diagnosis) = self.hosts.get_mut(id.0 as usize) {
+            *diagnosis = HostDiagnosis::default();
+        }
+        self.fleet_wide.forget_host(id);
+        self.are_distributed_jobs_stale = true;
+    }
+
     /// Evaluates what no sample shows: silent hosts, jobs across hosts and differing drivers. To be called every
     /// second.
     pub fn tick(&mut self, fleet: &Fleet, now: Moment) -> Vec<Transition> {

@@ -1,7 +1,7 @@
 //! Notifications of findings: one line of text, and the JSON for a hook.
 
 use super::json::{JsonFinding, rfc3339};
-use crate::diagnosis::FindingNotification;
+use crate::diagnosis::{Finding, FindingNotification};
 use crate::fleet::{Fleet, Moment};
 use crate::wire::SafeText;
 use serde::Serialize;
@@ -88,12 +88,20 @@ pub fn line(notification: &Notification, fleet: &Fleet, now: Moment) -> Result<S
     let json = JsonNotification {
         schema: SCHEMA,
         time: rfc3339(now),
-        simulated: notification.news.iter().all(|news| fleet.is_simulated(news.transition.host)),
+        simulated: notification.news.iter().all(|news| is_simulated(&news.finding, fleet)),
         text: summary(notification),
         findings: findings.collect(),
         left_out: notification.left_out,
     };
     Ok(serde_json::to_string(&json)? + "\n")
+}
+
+/// Whether all hosts of a finding are simulated. A finding about the whole fleet has a transition of no host.
+fn is_simulated(finding: &Finding, fleet: &Fleet) -> bool {
+    match &finding.hosts[..] {
+        [] => fleet.is_simulated(finding.host),
+        hosts => hosts.iter().all(|(id, _)| fleet.is_simulated(*id)),
+    }
 }
 
 fn shortened(text: &str) -> String {
@@ -143,6 +151,20 @@ mod tests {
             let body = body.strip_suffix("\x1b\x1b\\\x1b\\").or(body.strip_suffix("\x1b\\")).expect("ends with ST");
             assert!(body.starts_with("gpufleet: crit ") && !body.chars().any(char::is_control), "{body:?}");
         }
+    }
+
+    #[test]
+    fn a_finding_is_simulated_if_all_its_hosts_are() {
+        let configs = [true, false].map(|is_simulated| {
+            Arc::new(HostConfig { is_simulated, ..HostConfig::named(if is_simulated { "sim" } else { "real" }) })
+        });
+        let fleet = Fleet::new(&configs, false, moment(0.0));
+        let mut finding = hang();
+        let (sim, real) = ((crate::fleet::HostId(0), "sim".into()), (crate::fleet::HostId(1), "real".into()));
+        finding.hosts = vec![sim.clone()];
+        assert!(is_simulated(&finding, &fleet));
+        finding.hosts = vec![sim, real];
+        assert!(!is_simulated(&finding, &fleet));
     }
 
     #[test]

@@ -104,6 +104,14 @@ impl FleetWide {
         self.last_tick
     }
 
+    /// Removes a host from the outages.
+    pub(crate) fn forget_host(&mut self, id: HostId) {
+        for outage in &mut self.outages {
+            outage.members.remove(&id);
+            outage.lost.retain(|lost| *lost != id);
+        }
+    }
+
     /// Evaluates the rules. `thresholds` apply to hosts whose configuration has none.
     pub(crate) fn tick(
         &mut self,
