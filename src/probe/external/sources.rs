@@ -56,7 +56,7 @@ impl ExternalSources {
     }
 
     /// Notes the Slurm jobs that have processes on the GPUs.
-    pub(crate) fn slurm_jobs_on_gpus<'a>(&mut self, jobs: impl Iterator<Item = &'a SafeText> + Clone) {
+    pub(crate) fn slurm_jobs_on_gpus<'a>(&mut self, jobs: impl Iterator<Item = &'a SafeText>) {
         self.slurm.note_on_gpus(jobs);
     }
 
