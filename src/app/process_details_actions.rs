@@ -64,5 +64,5 @@ impl App {
 }
 
 #[cfg(test)]
-#[path = "process_details_tests.rs"]
+#[path = "process_details_actions_tests.rs"]
 mod tests;
