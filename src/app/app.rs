@@ -82,7 +82,7 @@ pub struct App {
     pub(super) palette: Option<Palette>,
     /// The report about a job that looks hung. It remains when its view is left.
     pub(super) hang_report: Option<Box<HangReport>>,
-    /// What was requested for the process on the screen.
+    /// The variables and the log of the process on the screen.
     pub(super) process_details: Option<Box<ProcessDetails>>,
     /// The id of the last request for such details. It never falls: a late reply must not be taken for that of another process.
     pub(super) last_details_request: u64,

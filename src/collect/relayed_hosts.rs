@@ -32,7 +32,7 @@ const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 pub enum FirstPicture {
     /// It is complete.
     Complete(Box<Picture>),
-    /// There is none.
+    /// It could not be read.
     Failed(LinkError),
     /// It is not complete yet.
     Pending(PictureReading),
@@ -126,7 +126,7 @@ struct CollectorHandle {
     info: Option<CollectorInfo>,
 }
 
-/// What a viewer receives from the collectors that it follows.
+/// The readings and host lists that a viewer receives from its collectors.
 pub struct RelayedParts {
     /// Takes commands and requests.
     pub hosts: RelayedHosts,

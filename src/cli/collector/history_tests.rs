@@ -18,7 +18,7 @@ struct Recorded {
     result: ImportResult,
     path: PathBuf,
     elapsed: u64,
-    /// What Slurm tells about ended jobs.
+    /// The ends of jobs as Slurm reports them.
     ends: Vec<SlurmJobEnd>,
     folder: tempfile::TempDir,
 }

@@ -1,4 +1,4 @@
-//! What is shown of a job beside the verdict: the variables of its ranks and the end of a log.
+//! Details of a job that are shown beside the verdict: the variables of its ranks and the end of a log.
 
 use super::evidence::{JobEvidence, LogTail, RankEvidence};
 use super::ranks::Ranks;

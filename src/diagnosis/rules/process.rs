@@ -12,7 +12,7 @@ use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
 
 /// A process that wrote or read this recently makes progress, in seconds.
 const WRITING_SECONDS: f64 = 120.0;
-/// What was written before a thread blocked may be seen this much later, in seconds.
+/// Data written before a thread blocked may be seen this much later, in seconds.
 const WRITING_AFTER: f64 = 120.0;
 /// A thread must have been in disk sleep this long to be pending, in seconds: every job that reads sleeps briefly.
 const MIN_BLOCKED_SECONDS: f64 = 10.0;

@@ -248,6 +248,13 @@ pub(super) fn is_log_growing(context: &RuleContext, job: &JobTrack) -> bool {
             .any(|part| part.job.members(&part.diagnosis.processes).any(grows))
 }
 
+/// Whether the power of a GPU is far below the one that it drew at work (`earlier`). An idle context draws power, too: only the
+/// power above it is work.
+fn has_dropped((watts, earlier): (f32, f32), track: &GpuTrack, limits: &StuckSpin) -> bool {
+    let idle = track.context_watts().unwrap_or(0.0).min(watts);
+    earlier - idle >= MIN_HEALTHY_WATTS && f64::from(watts - idle) <= limits.power_drop * f64::from(earlier - idle)
+}
+
 /// Whether the power is as steady as that of a kernel that waits.
 fn is_flat(track: &GpuTrack, stats: &WindowStats, limits: &StuckSpin) -> bool {
     let (Some(variation), Some(watts)) = (stats.power_variation, stats.mean_power) else { return true };
@@ -271,12 +278,8 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
         let others = job.gpus.iter().map(|other| &other.baseline).filter(|past| has_history(past));
         others.filter_map(Baseline::median_power).reduce(f32::max)
     });
-    // The GPU drew about this power while it worked. An idle context draws power, too: only what exceeds it is work.
-    let idle = track.context_watts().unwrap_or(0.0).min(watts);
-    let is_like = |earlier: f32| {
-        earlier - idle < MIN_HEALTHY_WATTS || f64::from(watts - idle) > limits.power_drop * f64::from(earlier - idle)
-    };
-    if earlier.is_some_and(is_like) {
+    // Otherwise the GPU drew about this power while it worked.
+    if earlier.is_some_and(|earlier| !has_dropped((watts, earlier), track, limits)) {
         return None;
     }
     Some(SpinningGpu {
@@ -406,10 +409,8 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
     let stats = track.window.stats(run.since.max(t - QUIET_DROP_AFTER.0));
     let watts = stats.mean_power?;
     let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= QUIET_DROP_HISTORY)?.median_power()?;
-    let idle = track.context_watts().unwrap_or(0.0).min(watts);
-    let is_far_below = earlier - idle >= MIN_HEALTHY_WATTS
-        && f64::from(watts - idle) <= limits.power_drop * f64::from(earlier - idle)
-        && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
+    let is_far_below =
+        has_dropped((watts, earlier), track, limits) && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
     let is_told = quiet_drop_after(context, job, run.since).is_some_and(|after| run.reaches(t, after));
     if !is_far_below || !is_flat(track, &stats, limits) || !is_told {
         return None;
