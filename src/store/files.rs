@@ -248,10 +248,12 @@ pub fn lock_within(file: &File, limit: Duration) -> io::Result<()> {
 
 /// The process that holds the lock of a file, if it runs on this machine and the system lists locks (Linux).
 fn lock_holder(file: &File) -> Option<(u32, SafeText)> {
+    /// A list that is read in several parts lacks a line if other locks are released between them.
+    const READS: usize = 4;
     let about = rustix::fs::fstat(file).ok()?;
-    let locks = fs::read_to_string("/proc/locks").ok()?;
     let device = (rustix::fs::major(about.st_dev), rustix::fs::minor(about.st_dev));
-    let pid = lock_holder_in(&locks, device, about.st_ino)?;
+    let pid =
+        (0..READS).find_map(|_| lock_holder_in(&fs::read_to_string("/proc/locks").ok()?, device, about.st_ino))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some((pid, SafeText::new(name.trim_end())))
 }
