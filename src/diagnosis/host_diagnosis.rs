@@ -505,7 +505,9 @@ impl HostDiagnosis {
             gpus().map(bytes).try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
         };
         let (Some(total), Some(used)) = (sum(|gpu| gpu.total_bytes), sum(|gpu| gpu.used_bytes)) else { return };
-        let free = total.saturating_sub(used) as f64;
+        // NVML counts what the driver keeps for itself apart from `used`.
+        let reserved = sum(|gpu| Some(gpu.reserved_bytes.unwrap_or(0))).unwrap_or(0);
+        let free = total.saturating_sub(used).saturating_sub(reserved) as f64;
         process.leak = detect_leak(&points, total as f64, free, &limits.gpu_mem_leak);
     }
 

@@ -77,31 +77,30 @@ rules! {
                 at 95 % busy, its steady power is at most half of that at work above an idle context for 10 min, whatever \
                 the memory, after its launcher ended; for 26 min if its log is silent or the workers that fed it rest \
                 since then. Boards without power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; \
-                later if the job waited that long before and went on by itself; after 11 and 20 min for a job on a single \
-                GPU if nothing but the GPU tells. While another rank works (it computes, reads, writes, uses the CPU or \
-                shows signs of life, also on a host that certainly runs the same job), the others may be waiting for it: \
-                the finding is then info after 10 min, and counting starts again when that work ends. While the job's log \
-                grows, warn after 20 min. Info if the GPU is only partly busy at a constant level, or beside a lost GPU. A \
-                GPU that moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its memory (5 % of the bandwidth) or \
-                uses its tensor cores (2 %) works. Where these counters (GPM) showed work for 5 min before, a GPU that is \
-                90 % busy for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 MB/s and half of its SMs at most \
-                spins, whatever its power. On a board without a power limit, the threshold is half of the median power at \
-                work. If memory accesses and log show nothing, constant power below it for 15 min is info, while the GPU \
-                is at least 90 % busy or as busy as at work. The confidence is \"certain\" if at least two GPUs, all of \
-                the job, spin and its log has stopped.",
+                later if the job waited that long before without a rank at work and went on by itself; after 11 and 20 min \
+                for a job on a single GPU if nothing but the GPU tells. While another rank works (it computes, reads, \
+                writes, uses the CPU or shows signs of life, also on a host that certainly runs the same job), the others \
+                may be waiting for it: the finding is then info after 10 min, and counting starts again when that work \
+                ends. While the job's log grows, warn after 20 min. Info if the GPU is only partly busy at a constant \
+                level, or beside a lost GPU. A GPU that moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its \
+                memory (5 % of the bandwidth) or uses its tensor cores (2 %) works. Where these counters (GPM) showed work \
+                for 5 min before, a GPU that is 90 % busy for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 \
+                MB/s and half of its SMs at most spins, whatever its power. On a board without a power limit, the \
+                threshold is half of the median power at work. If memory accesses and log show nothing, constant power \
+                below it for 15 min is info, while the GPU is at least 90 % busy or as busy as at work. The confidence is \
+                \"certain\" if at least two GPUs, all of the job, spin and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares all ranks and names the one for which the others wait. \
               Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
-        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
-                 power smoothing. A rank that uses the CPU while its GPU rests is believed to work for 22 min, \
-                 and for 45 min while its log grows. A job that somebody debugs is at most info, also if the debugger \
-                 runs another process of the user and the same script. An equal command on another host explains \
-                 nothing unless Slurm or the rendezvous address shows that it is the same job. A job \
-                 that was seen only while it hangs, and the ranks of a model server, are reported as \
-                 stuck-spin-suspect.",
+        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by power \
+                 smoothing. A rank that uses the CPU while its GPU rests is believed to work for 22 min, and for 45 min \
+                 while its log grows. A job that somebody debugs is at most info, also if the debugger runs another \
+                 process of the user and the same script. An equal command on another host explains nothing unless Slurm, \
+                 the rendezvous address or a wait that began in the same minute shows that it is the same job. A job that \
+                 was seen only while it hangs, and the ranks of a model server, are reported as stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
                A100-PCIe 69 of 300 W); arXiv 2605.23918; telemetry of 306 public training runs (signs of life, \
                constant power)",
@@ -118,8 +117,10 @@ rules! {
                 which has no peer to wait for, while a rank or another GPU of the job works, and while its log grows. A \
                 model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began to \
                 spin on all of its GPUs, or if all of them rested between earlier requests; on a single GPU, if the power \
-                at work was seen and the log has stopped, or the counters of GPM rest. The confidence is \"likely\" when \
-                at least two GPUs of the job are flat at the same time.",
+                at work was seen and the log has stopped, or the counters of GPM rest. After waits that ended by \
+                themselves, several times the longest of them (5 after one, 1.5 after eight or more); after an hour beside \
+                a server of the same user that computes. The confidence is \"likely\" when at least two GPUs of the job \
+                are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -374,10 +375,11 @@ rules! {
         short: "GPU memory grows steadily",
         topic: Job,
         fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
-                (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
-                first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
-                the memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, \
-                is info. The job must have used its GPUs for a tenth of that time. One finding per job.",
+                (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the first, \
+                in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if the memory is \
+                full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, is info until the \
+                memory is full within 20 min. The job must have used its GPUs for a tenth of that time. One finding per \
+                job.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \

@@ -21,6 +21,9 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 /// The share of the time of its growth, at least, that a job has used its GPUs: memory that grows before is loaded.
 const USED_SHARE: f64 = 0.1;
 
+/// A leak that needs more than two hours tells somebody this long before the memory is full, in seconds.
+const SLOW_LEAK_END: f64 = 1200.0;
+
 /// Reports one finding per job, for the process whose memory is full first.
 fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leaking: &[(&ProcessTrack, Leak)]) {
     let Some((process, leak)) = leaking.iter().min_by(|a, b| a.1.full_in.total_cmp(&b.1.full_in)) else { return };
@@ -29,7 +32,9 @@ fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leak
         return;
     }
     let target = FindingTarget::Job(job.key.clone());
-    let severity = if leaking.iter().all(|(_, leak)| leak.is_slow) { Severity::Info } else { Severity::Warn };
+    // A slow leak is worth a message when the memory is nearly full.
+    let is_near_end = |leak: &Leak| !leak.is_slow || leak.full_in <= SLOW_LEAK_END;
+    let severity = if leaking.iter().any(|(_, leak)| is_near_end(leak)) { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);
     conditions.met(RuleId::GpuMemLeak, &target, evaluation, |_, _| {
         let others = match leaking.len() {
@@ -188,6 +193,18 @@ mod tests {
         tester.run(5950.0, |tester, t| uses(tester, 20_000 + (t / 60.0 * 50.0) as u64));
         let sentence = tester.finding("gpu-mem-leak").sentence.to_string();
         assert!(sentence.contains("in 1 h 3"), "{sentence}");
+    }
+
+    #[test]
+    fn a_slow_leak_warns_when_the_memory_is_nearly_full() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        // Ten MiB a minute: 1.2 GiB in two hours.
+        let grows = |tester: &mut RuleTester, t: f64| uses(tester, 79_700 + (t / 60.0 * 10.0) as u64);
+        tester.run(7800.0, grows);
+        assert!(tester.firing().contains(&("gpu-mem-leak", "info")), "{:?}", tester.firing());
+        tester.run(1800.0, |tester, t| grows(tester, 7800.0 + t));
+        assert!(tester.firing().contains(&("gpu-mem-leak", "warn")), "{:?}", tester.firing());
     }
 
     #[test]

@@ -70,8 +70,14 @@ const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
 const ALONE_AFTER: (f64, f64) = (660.0, 1200.0);
 /// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
 const SERVER_AFTER: f64 = 720.0;
+/// How long a job that was never seen at work may wait beside a server of its user that computes, in seconds. Rollouts of
+/// half an hour were reported.
+const SERVED_AFTER: f64 = 3600.0;
 /// A server that was seen in another state for this long, in seconds, began to spin by itself.
 const SERVER_SEEN_BEFORE: f64 = 120.0;
+
+/// Ranks of one job on several hosts begin to wait within this many seconds of each other.
+const IN_STEP_SECONDS: f64 = 60.0;
 
 /// One GPU that spins.
 struct SpinningGpu {
@@ -123,10 +129,13 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         return;
     }
     let run = earliest(&stuck);
-    // A job that waited before and went on by itself may wait as long again.
-    let wait = f64::from(job.longest_wait);
     // While one rank worked, the others waited for it: the hang began after that.
     let worked = (last_work(context, job) - run.since).max(0.0);
+    // A job that waited before and went on by itself may wait as long again. While a rank worked, the wait had a reason, and
+    // what such a rank does last may show nowhere.
+    let wait = f64::from(job.longest_unworked_wait);
+    let rest = if worked > 0.0 { wait.max(limits.waiting_after / 1.5) } else { wait };
+    let longer = |factor: f64| if job.waits > 0 { worked + factor * rest } else { 0.0 };
     let growing = if is_log_growing(context, job) { GROWING_LOG_AFTER } else { (0.0, 0.0) };
     let is_partial = stuck.iter().all(|spinning| spinning.is_partial);
     // One GPU alone may do other work for a while.
@@ -142,10 +151,10 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         None => Escalation::two(
             (
                 Severity::Warn,
-                (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait).max(growing.0).max(alone.0)
+                (limits.warn_after + worked).min(limits.waiting_after).max(longer(1.5)).max(growing.0).max(alone.0)
                     + grace,
             ),
-            (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait).max(growing.1).max(alone.1)),
+            (Severity::Crit, (limits.crit_after + worked).max(longer(3.0)).max(growing.1).max(alone.1)),
         ),
     };
     // Power, memory and utilisation of every GPU and the log say the same.
@@ -573,8 +582,19 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
             || is_recent(part.job.computed_at)
             || part.job.gpus.iter().filter(rests).any(|gpu| is_alive(gpu) || on_cpu(gpu))
     };
-    let mut parts = context.peers.certain_parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
-    parts.find(works).map(|part| format!("a rank that is working on host {}", part.name))
+    let began = spinning.iter().map(|spinning| spinning.run.since).fold(f64::INFINITY, f64::min);
+    let is_likely = context.peers.is_likely(job);
+    // An equal command elsewhere may be another run, but two runs do not begin to wait in the same minute.
+    let is_in_step = |part: &JobPart| {
+        part.job
+            .gpus
+            .iter()
+            .filter_map(|gpu| part.diagnosis.gpus.get(gpu.position)?.spin_run)
+            .any(|run| (run.since - began).abs() <= IN_STEP_SECONDS)
+    };
+    let mut parts = context.peers.parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
+    let part = parts.find(|part| (!is_likely || is_in_step(part)) && works(part))?;
+    Some(format!("a rank that is working on host {}", part.name))
 }
 
 /// A rank whose GPU rests while it uses the CPU or reads: it saves, evaluates, prepares data or talks to a server. CPU usage
@@ -615,6 +635,8 @@ fn suspect(
     let is_server_at_rest = job.is_model_server && !is_hung_server;
     let is_at_work = is_log_growing(context, job) && !is_hung_server;
     let is_explained = is_waiting || is_server_at_rest || is_at_work || is_explained(context, job);
+    // The trainer of a reinforcement learning waits for a server that generates, and is not seen at work before it has answered.
+    let has_server_at_work = !job.is_model_server && has_server_at_work(context, job);
     // In a hang every rank waits: it spins or rests. A GPU that does something else works.
     let is_mixed = job.gpus.iter().any(|gpu| {
         let is_spinning = unseen.iter().any(|spinning| spinning.position == gpu.position);
@@ -624,7 +646,10 @@ fn suspect(
     let severity = if is_alone || is_explained || is_mixed { Severity::Info } else { Severity::Warn };
     let limits = &context.limits.stuck_spin_suspect;
     let least = if is_hung_server { SERVER_AFTER } else { limits.warn_after };
-    let after = least.max(1.5 * f64::from(job.longest_wait)) + patience;
+    // Few waits tell little about the next one: if they end at random times, it is longer than this for one job in ten.
+    let factor = (1.0 + 4.0 / f64::from(job.waits.max(1))).max(1.5);
+    let after = least.max(factor * f64::from(job.longest_wait)) + patience;
+    let after = if has_server_at_work { after.max(SERVED_AFTER) } else { after };
     // The longer several GPUs are flat together, the less likely is another explanation.
     let escalation = if severity == Severity::Warn && is_likely {
         Escalation::two((severity, after), (Severity::Crit, limits.crit_after.max(2.0 * after)))
@@ -649,6 +674,16 @@ fn suspect(
         let gpus = context.finding_gpus(unseen.iter().map(|spinning| spinning.position));
         FindingDetails { gpus, ..context.job_details(job, sentence, next_check) }.with_figures(watts_text(unseen))
     });
+}
+
+/// Whether a server of the same user computes on this host.
+fn has_server_at_work(context: &RuleContext, job: &JobTrack) -> bool {
+    let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
+    let own = user(job);
+    let computes =
+        |other: &&JobTrack| other.computed_at.is_some_and(|at| context.sample_time.t - at <= HOST_WORK_GRACE.0);
+    let serves = |other: &&JobTrack| other.is_model_server || other.served_port.is_some();
+    own.is_some() && context.jobs.iter().filter(serves).filter(computes).any(|other| user(other) == own)
 }
 
 /// Whether a server hangs. While ranks wait for requests in a collective, at least one rests, and the next wait looks as the

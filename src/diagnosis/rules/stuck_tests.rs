@@ -616,8 +616,13 @@ fn ranks_that_wait_for_a_debugged_process_are_info() {
     assert_eq!(run("python -m pdb plot.py"), [("stuck-spin", "warn")], "a debugged program that is no rank");
 }
 
-/// Hangs on host 0 while the same command works on host 1. `options` are those of torchrun on both.
-fn hung_beside_a_working_host(options: &str) -> Vec<(&'static str, &'static str)> {
+/// Hangs on host 0 from the 120th sample, while the same command on host 1 does what `other` says from sample `from`.
+/// `options` are those of torchrun on both.
+fn hung_beside_a_host(
+    options: &str,
+    from: usize,
+    other: fn(&mut RuleTester) -> TestSample,
+) -> Vec<(&'static str, &'static str)> {
     let torchrun: Vec<SafeText> = format!("torchrun {options} train.py").split(' ').map(SafeText::new).collect();
     let started = |mut test_sample: TestSample, id: usize| {
         for process in &mut test_sample.processes {
@@ -628,9 +633,9 @@ fn hung_beside_a_working_host(options: &str) -> Vec<(&'static str, &'static str)
     };
     let mut tester = RuleTester::of(vec![gpus(0..4), gpus(0..4)], Thresholds::default());
     for step in 0..240 {
-        for id in 0..2 {
-            let test_sample =
-                if id == 0 && step >= 120 { hung(&mut tester, 4, 104.0, 1.0) } else { healthy(&mut tester, 4) };
+        let here = if step >= 120 { hung(&mut tester, 4, 104.0, 1.0) } else { healthy(&mut tester, 4) };
+        let there = if step >= from { other(&mut tester) } else { healthy(&mut tester, 4) };
+        for (id, test_sample) in [here, there].into_iter().enumerate() {
             tester.send(id, &started(test_sample, id), |_| {});
         }
         tester.wait(10.0);
@@ -640,9 +645,80 @@ fn hung_beside_a_working_host(options: &str) -> Vec<(&'static str, &'static str)
 
 #[test]
 fn only_a_host_that_certainly_runs_the_same_job_explains_a_hang() {
-    assert_eq!(hung_beside_a_working_host("--nnodes 2"), [("stuck-spin", "crit")], "likely the same job");
-    let certain = hung_beside_a_working_host("--nnodes 2 --rdzv-endpoint=hgx-01:29500");
+    let works = |tester: &mut RuleTester| healthy(tester, 4);
+    assert_eq!(hung_beside_a_host("--nnodes 2", 0, works), [("stuck-spin", "crit")], "likely the same job");
+    let certain = hung_beside_a_host("--nnodes 2 --rdzv-endpoint=hgx-01:29500", 0, works);
     assert_eq!(certain, [("stuck-spin", "info")], "its ranks wait for those on the other host");
+}
+
+#[test]
+fn an_equal_command_that_begins_to_wait_in_the_same_minute_is_the_same_job() {
+    // On the other host, rank 0 works on the CPUs while the others wait.
+    let saves = |tester: &mut RuleTester| {
+        let mut test_sample = hung(tester, 4, 104.0, 1.0);
+        test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+        test_sample.processes[0].reading.cpu_percent = Some(700.0);
+        test_sample
+    };
+    let in_step = hung_beside_a_host("--nnodes 2", 121, saves);
+    assert!(in_step.iter().all(|(_, severity)| *severity == "info"), "{in_step:?}");
+    let earlier = hung_beside_a_host("--nnodes 2", 90, saves);
+    assert!(earlier.contains(&("stuck-spin", "crit")), "another run that waits: {earlier:?}");
+}
+
+/// The ranks wait for rank 0, which works on its GPU for `works` seconds and then rests.
+fn waits_for_rank_0(tester: &mut RuleTester, t: f64, works: f64) -> TestSample {
+    let mut test_sample = hung(tester, 4, 104.0, 1.0);
+    let is_at_work = t < works;
+    test_sample.gpus[0] = if is_at_work { tester.gpu(60, 400.0, 30, 70) } else { tester.gpu(0, 70.0, 0, 70) };
+    test_sample.processes[0].reading.cpu_percent = Some(if is_at_work { 150.0 } else { 0.0 });
+    test_sample
+}
+
+#[test]
+fn a_rank_that_stops_in_the_middle_of_its_work_is_noticed_before_the_usual_length_of_it() {
+    let mut tester = after_healthy_work(4);
+    tester.run(3400.0, |tester, t| waits_for_rank_0(tester, t, 3400.0));
+    tester.run(1200.0, |tester, _| healthy(tester, 4));
+    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
+    // Ten minutes after its last work, not after one and a half times an hour.
+    tester.run(1250.0, |tester, t| waits_for_rank_0(tester, t, 720.0));
+    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
+    tester.run(300.0, |tester, _| waits_for_rank_0(tester, 720.0, 720.0));
+    assert!(tester.fired().iter().any(|(_, severity)| *severity == "warn"), "{:?}", tester.fired());
+}
+
+#[test]
+fn waits_between_short_work_must_grow_much_longer_to_be_suspected() {
+    let mut tester = RuleTester::new(gpus(0..4));
+    // Somebody types a prompt now and then; rank 0 rests meanwhile, the others spin.
+    for waits in [540.0, 1250.0, 480.0, 2100.0, 1260.0, 1560.0] {
+        tester.run(waits, |tester, _| waits_for_rank_0(tester, 0.0, 0.0));
+        tester.run(60.0, |tester, _| healthy(tester, 4));
+    }
+    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
+    tester.run(4000.0, |tester, _| waits_for_rank_0(tester, 0.0, 0.0));
+    assert!(tester.fired().iter().any(|(_, severity)| *severity == "warn"), "{:?}", tester.fired());
+}
+
+#[test]
+fn a_job_beside_a_computing_server_of_its_user_waits_for_an_hour() {
+    let run = |user: &str| {
+        let mut tester = RuleTester::new(gpus(0..3));
+        tester.run(4000.0, |tester, _| {
+            let mut test_sample = hung(tester, 2, 104.0, 1.0);
+            let mut server = process(77, "python generate.py", &[(2, 70)]);
+            server.facts.listening_ports = vec![8000];
+            server.facts.user = Some(user.into());
+            test_sample.gpus.push(tester.gpu(80, 400.0, 40, 70));
+            test_sample.processes.push(server);
+            test_sample
+        });
+        let firing = tester.transitions.iter().find(|change| change.notify && change.severity >= Severity::Warn);
+        firing.map(|transition| transition.at.since_start().as_secs_f64() - 1000.0)
+    };
+    let (own, other) = (run("alice").expect("in the end"), run("bob").expect("a suspicion"));
+    assert!(own >= 3600.0 && other < 1200.0, "{own} {other}");
 }
 
 #[test]

@@ -117,9 +117,14 @@ pub(crate) struct JobTrack {
     pub(crate) longest_quiet: f32,
     /// All GPUs rested for a while after work.
     pub(crate) rested_between: bool,
-    /// Since when a GPU spins, and the longest such time after which one worked again.
+    /// Since when a GPU spins, and for how many seconds of this time another rank has worked.
     spin_since: Option<f64>,
+    worked_in_wait: f32,
+    /// The longest time, in seconds, for which a GPU spun until one worked again; the longest part of such a time without a
+    /// rank at work; and how many times there were.
     pub(crate) longest_wait: f32,
+    pub(crate) longest_unworked_wait: f32,
+    pub(crate) waits: u8,
     /// What the GPUs did since the job became idle, see [`IDLE_DISTURBANCE`].
     idle_disturbance: f64,
     /// The CPU cores per process while the GPUs worked.
@@ -187,7 +192,10 @@ impl JobTrack {
             longest_quiet: 0.0,
             rested_between: false,
             spin_since: None,
+            worked_in_wait: 0.0,
             longest_wait: 0.0,
+            longest_unworked_wait: 0.0,
+            waits: 0,
             idle_disturbance: 0.0,
             healthy_cores: None,
             low_minutes: 0,
@@ -428,12 +436,20 @@ impl JobTrack {
         }
         let spins = self.gpus.iter().filter_map(|gpu| gpus.get(gpu.position)?.spin_run);
         match (spins.map(|run| run.since).reduce(f64::min), self.spin_since) {
-            (Some(since), _) => self.spin_since = Some(self.spin_since.map_or(since, |earlier| earlier.min(since))),
+            (Some(since), _) => {
+                let since = self.spin_since.map_or(since, |earlier| earlier.min(since));
+                self.spin_since = Some(since);
+                let worked_until = self.computed_at.into_iter().chain(self.host_work_at).fold(since, f64::max);
+                self.worked_in_wait = (worked_until - since) as f32;
+            }
             // The GPUs work again: the wait is over.
             (None, Some(since)) if self.computed_at == Some(t) => {
                 self.spin_since = None;
                 if t - since >= MIN_PAUSE {
-                    self.longest_wait = self.longest_wait.max((t - since) as f32);
+                    let lasted = (t - since) as f32;
+                    self.longest_wait = self.longest_wait.max(lasted);
+                    self.longest_unworked_wait = self.longest_unworked_wait.max(lasted - self.worked_in_wait);
+                    self.waits = self.waits.saturating_add(1);
                 }
             }
             (None, _) => {}
