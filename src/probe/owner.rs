@@ -22,7 +22,7 @@ pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
 
 /// Returns the path of the cgroup that Slurm 26.05 and newer name by a SLUID (`s` and 13 Crockford base32 characters).
 /// It does not contain the job id. [`slurmstepd_job`] reads the id from the title of slurmstepd,
-/// [`slurm_in_environment`] from the environment, and `external::SlurmJobs` asks `scontrol`.
+/// [`slurm_in_environment`] from the environment, and `external::slurm_job_ids::SlurmJobs` asks `scontrol`.
 pub(crate) fn sluid_path(cgroup: &str) -> Option<&str> {
     paths(cgroup).find_map(|path| {
         let mut end = 0;

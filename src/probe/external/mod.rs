@@ -7,6 +7,8 @@ mod child;
 mod containers;
 mod filesystems;
 mod slurm;
+mod slurm_ends;
+mod slurm_job_ids;
 mod sources;
 
 pub(crate) use sources::ExternalSources;

@@ -3,7 +3,8 @@
 use super::child::ChildProcess;
 use super::containers::Containers;
 use super::filesystems::Filesystems;
-use super::slurm::{Slurm, SlurmJobs};
+use super::slurm::Slurm;
+use super::slurm_job_ids::SlurmJobs;
 use crate::probe::blocking::BlockingPool;
 use crate::wire::{HostReading, Owner, SafeText};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -57,13 +58,13 @@ impl ExternalSources {
 
     /// Notes the Slurm jobs that have processes on the GPUs.
     pub(crate) fn slurm_jobs_on_gpus<'a>(&mut self, jobs: impl Iterator<Item = &'a SafeText>) {
-        self.slurm.note_on_gpus(jobs);
+        self.slurm.ends().note_on_gpus(jobs);
     }
 
     /// Notes Slurm jobs whose last process has left the GPUs: they may have ended.
     pub(crate) fn slurm_jobs_left(&mut self, jobs: &[SafeText], now: f64) {
         for job in jobs {
-            self.slurm.note_left(job, now);
+            self.slurm.ends().note_left(job, now);
         }
     }
 

@@ -1,0 +1,201 @@
+//! How Slurm jobs ended.
+//!
+//! When the last process of a job leaves the GPUs, or a job is no longer in the list of running jobs, `scontrol show job` tells
+//! how it ended: slurmctld knows an ended job for `MinJobAge`, 300 s by default. `sacct` would know it longer, and needs slurmdbd.
+//! [`SlurmEnds`] decides which job to query and when, and starts no program.
+
+use super::slurm_job_ids::is_job_id;
+use crate::wire::{SafeText, SlurmJobEnd};
+
+/// Maximum number of jobs whose end is known or queried.
+const MAX_ENDS: usize = 32;
+/// The end of a job is queried this long after its last process, and again while its epilog runs.
+const END_SECONDS: f64 = 5.0;
+/// A job that left the GPUs and runs on is not queried again for this long: its next step may use them for seconds only.
+const RUNS_ON_SECONDS: f64 = 60.0;
+/// How often the end of a job is queried while its epilog runs, or while no query can start. Each time takes twice as long.
+const MAX_END_QUERIES: u32 = 5;
+/// States of a job that has not ended (slurm, src/common/slurm_protocol_defs.c, `job_state_string`).
+const HAS_NOT_ENDED: [&str; 6] = ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"];
+
+/// The jobs that have ended, or may have, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct SlurmEnds {
+    ends: Vec<JobEnd>,
+}
+
+/// A job that has ended, or may have.
+#[derive(Debug)]
+struct JobEnd {
+    job: SafeText,
+    /// How many times it was queried.
+    queries: u32,
+    state: EndState,
+}
+
+#[derive(Debug, PartialEq)]
+enum EndState {
+    /// To be queried at this time.
+    Due(f64),
+    /// It runs on, or slurmctld does not know it. It may leave the GPUs again after this time.
+    Unknown(f64),
+    /// It has ended. `is_sent`: the controller knows it.
+    Known { end: SlurmJobEnd, is_sent: bool },
+}
+
+impl SlurmEnds {
+    /// Notes that the last process of a job has left the GPUs: it may have ended.
+    pub(crate) fn note_left(&mut self, job: &SafeText, now: f64) {
+        self.note_end(job, false, now);
+    }
+
+    /// Notes the jobs that have processes on the GPUs. One whose end is known runs again under its id.
+    pub(crate) fn note_on_gpus<'a>(&mut self, jobs: impl Iterator<Item = &'a SafeText>) {
+        for job in jobs {
+            self.ends.retain(|end| end.job != *job || !matches!(end.state, EndState::Known { .. }));
+        }
+    }
+
+    /// Notes that a job does not run any more: it is no longer listed.
+    pub(super) fn note_unlisted(&mut self, job: &SafeText, now: f64) {
+        self.note_end(job, true, now);
+    }
+
+    /// Notes that a job may have ended. `is_unlisted`: it does not run any more.
+    fn note_end(&mut self, job: &SafeText, is_unlisted: bool, now: f64) {
+        // It becomes an argument of `scontrol`.
+        if !is_job_id(job) {
+            return;
+        }
+        if let Some(known) = self.ends.iter().position(|end| end.job == *job) {
+            let is_over = match &self.ends[known].state {
+                EndState::Due(_) => false,
+                EndState::Unknown(until) => is_unlisted || now >= *until,
+                // A job that was put back into the queue runs again under its id.
+                EndState::Known { end, .. } => end.state == "PENDING",
+            };
+            if !is_over {
+                return;
+            }
+            self.ends.remove(known);
+        }
+        if self.ends.len() == MAX_ENDS {
+            self.ends.remove(0);
+        }
+        self.ends.push(JobEnd { job: job.clone(), queries: 0, state: EndState::Due(now + END_SECONDS) });
+    }
+
+    /// Returns the first job whose end is due.
+    pub(super) fn due(&self, now: f64) -> Option<&SafeText> {
+        let due = self.ends.iter().find(|end| matches!(end.state, EndState::Due(due) if now >= due));
+        due.map(|end| &end.job)
+    }
+
+    /// Takes the output of `scontrol show job`, or `None` if it failed or could not start. A timeout is final: slurmctld may
+    /// hang, or print more tasks of an array than a pipe holds.
+    pub(super) fn take_answer(&mut self, job: &SafeText, text: Option<&str>, has_started: bool, now: f64) {
+        let Some(known) = self.ends.iter_mut().find(|end| end.job == *job) else { return };
+        known.queries += 1;
+        let end = text.and_then(|text| job_end(text, job));
+        let is_completing = end.as_ref().is_some_and(|end| matches!(&*end.state, "COMPLETING" | "STAGE_OUT"));
+        known.state = match end {
+            _ if (is_completing || !has_started) && known.queries < MAX_END_QUERIES => {
+                EndState::Due(now + END_SECONDS * f64::from(1 << known.queries))
+            }
+            Some(end) if !is_completing && !HAS_NOT_ENDED.contains(&&*end.state) => {
+                EndState::Known { end, is_sent: false }
+            }
+            _ => EndState::Unknown(now + RUNS_ON_SECONDS),
+        };
+    }
+
+    /// Returns when the end of a job is queried.
+    #[cfg(test)]
+    pub(super) fn due_at(&self, job: &str) -> Option<f64> {
+        self.ends.iter().find_map(|end| match end.state {
+            EndState::Due(due) if *end.job == *job => Some(due),
+            _ => None,
+        })
+    }
+
+    /// Returns the ends that the controller does not know, or all of them if `resend`.
+    pub(super) fn take(&mut self, resend: bool) -> Vec<SlurmJobEnd> {
+        let mut ends = Vec::new();
+        for known in &mut self.ends {
+            if let EndState::Known { end, is_sent } = &mut known.state
+                && (resend || !*is_sent)
+            {
+                *is_sent = true;
+                ends.push(end.clone());
+            }
+        }
+        ends
+    }
+}
+
+/// Parses the state of a job in the output of `scontrol show job`, which begins with `JobId=3385 JobName=train`. Lines of
+/// interest are `JobState=FAILED Reason=NonZeroExitCode Dependency=(null)` and `Requeue=1 Restarts=0 ExitCode=1:0`, the exit
+/// status and the signal of the batch script.
+fn job_end(text: &str, job: &str) -> Option<SlurmJobEnd> {
+    let is_asked = |line: &&str| line.split(' ').next().and_then(|word| word.strip_prefix("JobId=")) == Some(job);
+    let mut lines = text.lines().skip_while(|line| !is_asked(line)).skip(1).map(str::trim_start);
+    let state = lines.find_map(|line| line.strip_prefix("JobState="))?.split(' ').next()?;
+    let code = lines.find_map(|line| line.split(' ').find_map(|word| word.strip_prefix("ExitCode=")));
+    let (status, signal) = code.and_then(|code| code.split_once(':')).unwrap_or_default();
+    Some(SlurmJobEnd {
+        job: job.into(),
+        state: SafeText::new(state),
+        exit_status: status.parse().ok(),
+        signal: signal.parse().ok().filter(|signal| *signal > 0),
+    })
+}
+
+/// The output of `scontrol show job` (slurm, src/api/job_info.c): its name contains the line of a state.
+#[cfg(test)]
+pub(super) fn shown(state: &str, exit_code: &str) -> String {
+    format!(
+        "JobId=3385 JobName=JobState=COMPLETED Reason=None\n   UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A\n   \
+         Priority=4294901757 Nice=0 Account=lab QOS=normal\n   JobState={state} Dependency=(null)\n   \
+         Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={exit_code}\n   RunTime=00:12:01 TimeLimit=1-00:00:00 \
+         TimeMin=N/A\n   WorkDir=/home/ann/ExitCode=9:9\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_and_exit_codes_of_jobs_are_parsed() {
+        let end = |state: &str, exit_status, signal| {
+            Some(SlurmJobEnd { job: "3385".into(), state: state.into(), exit_status, signal })
+        };
+        for (state, exit_code, expected) in [
+            ("COMPLETED Reason=None", "0:0", end("COMPLETED", Some(0), None)),
+            ("FAILED Reason=NonZeroExitCode", "1:0", end("FAILED", Some(1), None)),
+            ("FAILED Reason=RaisedSignal:9(Killed)", "0:9", end("FAILED", Some(0), Some(9))),
+            ("OUT_OF_MEMORY Reason=OutOfMemory", "0:125", end("OUT_OF_MEMORY", Some(0), Some(125))),
+            ("CANCELLED Reason=None", "0:15", end("CANCELLED", Some(0), Some(15))),
+            ("TIMEOUT Reason=TimeLimit", "x", end("TIMEOUT", None, None)),
+        ] {
+            assert_eq!(job_end(&shown(state, exit_code), "3385"), expected, "{state}");
+        }
+        assert_eq!(job_end(&shown("COMPLETED Reason=None", "0:0"), "338"), None);
+        for text in ["", "JobId=3385 JobName=x", "slurm_load_jobs error: Invalid job id specified"] {
+            assert_eq!(job_end(text, "3385"), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_are_checked_and_their_number_is_limited() {
+        let mut ends = SlurmEnds::default();
+        for job in ["3385", "s5K1KKYAYG5D00", "-a", "", "123456789012345678901"] {
+            ends.note_left(&job.into(), 1.0);
+        }
+        assert_eq!(ends.ends.len(), 1, "others are no job ids");
+        for job in 0..40 {
+            ends.note_left(&job.to_string().into(), 1.0);
+        }
+        assert_eq!(ends.ends.len(), MAX_ENDS);
+    }
+}
