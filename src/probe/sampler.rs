@@ -1,9 +1,9 @@
 //! Takes samples and builds snapshots from them, and schedules the next sample.
 
 use super::decimal::{round_to_tenth_f32, round_to_thousandth};
-use super::external::ExternalSources;
+use super::external::{ExternalSources, phase};
 use super::nvml::{BufferedSamples, DeviceSample, Driver, DriverSample, GpuProcess, Xid};
-use super::procfs::{FileReader, HostSampler, ProcessSampler, SampleContext};
+use super::procfs::{FileReader, HostSampler, ProcessSampler, SampleContext, boot_id};
 use super::user_names::UserNames;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
@@ -43,13 +43,15 @@ pub(crate) struct Sample {
 
 impl Sampler {
     pub(crate) fn new(driver: Driver) -> Self {
+        let mut reader = FileReader::default();
+        let external = ExternalSources::new(phase(boot_id(&mut reader).as_deref()));
         Self {
             driver,
             host: HostSampler::new(),
             processes: ProcessSampler::new(),
             users: UserNames::default(),
-            external: ExternalSources::new(),
-            reader: FileReader::default(),
+            external,
+            reader,
             origin: Instant::now(),
             sequence: 0,
             resend: false,

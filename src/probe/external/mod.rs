@@ -11,4 +11,5 @@ mod slurm_ends;
 mod slurm_job_ids;
 mod sources;
 
+pub(crate) use slurm::phase;
 pub(crate) use sources::ExternalSources;

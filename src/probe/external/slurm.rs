@@ -15,6 +15,10 @@
 //! A minute later the next list begins with another job.
 //!
 //! How a job ended is read between these queries ([`SlurmEnds`]).
+//!
+//! The probes of a cluster start together, and a job ends on all of its nodes at once. The phase of the host, a fixed number,
+//! spreads their queries, so that they do not reach slurmctld in the same second. Only the first query is not delayed, because a
+//! person may wait for it.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use super::slurm_ends::SlurmEnds;
@@ -55,6 +59,8 @@ pub(crate) struct Slurm {
     jobs_due: f64,
     /// How many queries of a job have timed out.
     timeouts: usize,
+    /// From 0 to 1. `None` after the first wait, which determines when this host queries.
+    phase: Option<f64>,
     ends: SlurmEnds,
 }
 
@@ -110,8 +116,8 @@ pub(crate) struct SlurmUpdate {
 }
 
 impl Slurm {
-    /// Creates the query for this host.
-    pub(crate) fn new(pool: BlockingPool) -> Self {
+    /// Creates the query for this host. `phase`, from 0 to 1, should differ between the hosts of a cluster.
+    pub(crate) fn new(pool: BlockingPool, phase: f64) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let short = host.split('.').next().unwrap_or_default().to_owned();
         let mut node_names: Vec<String> = std::env::var("SLURMD_NODENAME").into_iter().chain([short, host]).collect();
@@ -130,7 +136,8 @@ impl Slurm {
             jobs: None,
             jobs_due: 0.0,
             timeouts: 0,
-            ends: SlurmEnds::default(),
+            phase: Some(phase),
+            ends: SlurmEnds::new(phase),
         }
     }
 
@@ -202,14 +209,14 @@ impl Slurm {
                 let allocated = allocated_gpus(text);
                 let has_changed = std::mem::replace(&mut self.allocated, allocated) != self.allocated;
                 if !has_changed && now < self.jobs_due {
-                    return State::Idle { due: now + QUERY_SECONDS };
+                    return self.wait(QUERY_SECONDS, now);
                 }
                 self.jobs_due = now + JOBS_SECONDS;
                 if self.allocated.as_ref().is_some_and(|gpus| !gpus.is_empty()) {
                     return self.start_query(Query::Jobs, now);
                 }
                 self.jobs = self.allocated.as_ref().map(|_| Vec::new());
-                State::Idle { due: now + QUERY_SECONDS }
+                self.wait(QUERY_SECONDS, now)
             }
             Query::Jobs => {
                 let (mut waiting, mut known) = (Vec::new(), Vec::new());
@@ -246,11 +253,11 @@ impl Slurm {
             Query::Config | Query::Node => {
                 self.node_name_index = 0;
                 (self.allocated, self.jobs) = (None, None);
-                State::Idle { due: now + RETRY_SECONDS }
+                self.wait(RETRY_SECONDS, now)
             }
             Query::Jobs => {
                 self.jobs = None;
-                State::Idle { due: now + QUERY_SECONDS }
+                self.wait(QUERY_SECONDS, now)
             }
             // The job was forgotten, or may not be seen.
             Query::End { job, node_due } => {
@@ -269,7 +276,7 @@ impl Slurm {
                 self.timeouts = self.timeouts.wrapping_add(1);
                 self.jobs_due = now;
                 self.jobs = Some(known);
-                State::Idle { due: now + QUERY_SECONDS }
+                self.wait(QUERY_SECONDS, now)
             }
         }
     }
@@ -281,7 +288,7 @@ impl Slurm {
             return self.start_query(Query::Job { waiting, known, timed_out: false }, now);
         }
         self.jobs = Some(known);
-        State::Idle { due: now + QUERY_SECONDS }
+        self.wait(QUERY_SECONDS, now)
     }
 
     /// Returns the query in progress.
@@ -296,7 +303,12 @@ impl Slurm {
         self.node_names.get(self.node_name_index).map_or("", String::as_str)
     }
 
-    fn start_query(&self, query: Query, now: f64) -> State {
+    /// Waits for the next query of the node. The first wait takes between half the time and one and a half.
+    fn wait(&mut self, seconds: f64, now: f64) -> State {
+        State::Idle { due: now + seconds * self.phase.take().map_or(1.0, |phase| 0.5 + phase) }
+    }
+
+    fn start_query(&mut self, query: Query, now: f64) -> State {
         let node = self.node_name();
         let (program, arguments): (_, &[&str]) = match &query {
             Query::Config => (&self.program, &["show", "config"]),
@@ -308,16 +320,23 @@ impl Slurm {
             // Several lines: a name of a job, which users write, cannot look like the line of its state.
             Query::End { job, .. } => (&self.program, &["show", "job", job]),
         };
-        match ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
-            Some(child) => State::Querying { child, query },
+        if let Some(child) = ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
+            return State::Querying { child, query };
+        }
+        match query {
+            // The node is queried as before.
+            Query::End { node_due, .. } => State::Idle { due: node_due },
             // Without `squeue` the node is queried as before.
-            None if matches!(query, Query::Jobs) => State::Idle { due: now + QUERY_SECONDS },
-            // The node was queried and is queried again as before.
-            None => State::Idle {
-                due: if let Query::End { node_due, .. } = query { node_due } else { now + RETRY_SECONDS },
-            },
+            Query::Jobs => self.wait(QUERY_SECONDS, now),
+            _ => self.wait(RETRY_SECONDS, now),
         }
     }
+}
+
+/// Returns the phase of a host: the first digits of its boot id (a random UUID) as a fraction.
+pub(crate) fn phase(boot_id: Option<&str>) -> f64 {
+    let digits = boot_id.and_then(|id| u32::from_str_radix(id.get(..8)?, 16).ok());
+    digits.map_or(0.5, |digits| f64::from(digits) / (f64::from(u32::MAX) + 1.0))
 }
 
 /// Parses `ClusterName             = lab` in the output of `scontrol show config`.

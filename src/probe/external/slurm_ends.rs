@@ -11,6 +11,8 @@ use crate::wire::{SafeText, SlurmJobEnd};
 const MAX_ENDS: usize = 32;
 /// The end of a job is queried this long after its last process, and again while its epilog runs.
 const END_SECONDS: f64 = 5.0;
+/// A job ends on all of its nodes at once: their queries are spread over this time.
+const SPREAD_SECONDS: f64 = 10.0;
 /// A job that left the GPUs and runs on is not queried again for this long: its next step may use them for seconds only.
 const RUNS_ON_SECONDS: f64 = 60.0;
 /// How often the end of a job is queried while its epilog runs, or while no query can start. Each time takes twice as long.
@@ -19,9 +21,11 @@ const MAX_END_QUERIES: u32 = 5;
 const HAS_NOT_ENDED: [&str; 6] = ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"];
 
 /// The jobs that have ended, or may have, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SlurmEnds {
     ends: Vec<JobEnd>,
+    /// Time from the end of a job to its query.
+    delay_seconds: f64,
 }
 
 /// A job that has ended, or may have.
@@ -44,6 +48,11 @@ enum EndState {
 }
 
 impl SlurmEnds {
+    /// `phase`, from 0 to 1, should differ between the hosts of a cluster.
+    pub(super) fn new(phase: f64) -> Self {
+        Self { ends: Vec::new(), delay_seconds: END_SECONDS + phase * SPREAD_SECONDS }
+    }
+
     /// Notes that the last process of a job has left the GPUs: it may have ended.
     pub(crate) fn note_left(&mut self, job: &SafeText, now: f64) {
         self.note_end(job, false, now);
@@ -82,7 +91,7 @@ impl SlurmEnds {
         if self.ends.len() == MAX_ENDS {
             self.ends.remove(0);
         }
-        self.ends.push(JobEnd { job: job.clone(), queries: 0, state: EndState::Due(now + END_SECONDS) });
+        self.ends.push(JobEnd { job: job.clone(), queries: 0, state: EndState::Due(now + self.delay_seconds) });
     }
 
     /// Returns the first job whose end is due.
@@ -187,8 +196,23 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_one_job_query_its_end_at_different_times() {
+        let due = |node: u32| {
+            let mut ends = SlurmEnds::new(f64::from(node) / 64.0);
+            ends.note_left(&"3385".into(), 100.0);
+            ends.due_at("3385").expect("is queried")
+        };
+        let times: Vec<f64> = (0..64).map(due).collect();
+        assert!(times[0] == 105.0 && times[63] < 115.0, "{times:?}");
+        for second in 105..115 {
+            let in_second = times.iter().filter(|time| **time as u32 == second).count();
+            assert!((6..=7).contains(&in_second), "{in_second} queries in second {second}");
+        }
+    }
+
+    #[test]
     fn ids_are_checked_and_their_number_is_limited() {
-        let mut ends = SlurmEnds::default();
+        let mut ends = SlurmEnds::new(0.0);
         for job in ["3385", "s5K1KKYAYG5D00", "-a", "", "123456789012345678901"] {
             ends.note_left(&job.into(), 1.0);
         }

@@ -1,7 +1,7 @@
 //! Tests of the queries of the node and its jobs, and of the ends of jobs.
 
 use super::super::child::write_script;
-use super::super::slurm_ends::shown;
+use super::super::slurm_ends::{SlurmEnds, shown};
 use super::*;
 use crate::probe::blocking::{MAX_THREADS, block};
 use std::time::{Duration, Instant};
@@ -104,7 +104,9 @@ fn with_scontrol(text: &str, node_names: &[&str]) -> (Slurm, tempfile::TempDir) 
     let node_names = node_names.iter().map(|name| (*name).to_owned()).collect();
     let squeue = ProgramPath::at(Some(write_script(folder.path(), "squeue", SQUEUE)));
     let program = ProgramPath::at(Some(program));
-    let slurm = Slurm { program, node_names, squeue, ..Slurm::new(BlockingPool::new()) };
+    // A phase of a half is a wait of one period.
+    let (ends, slurm) = (SlurmEnds::new(0.0), Slurm::new(BlockingPool::new(), 0.5));
+    let slurm = Slurm { program, node_names, squeue, ends, ..slurm };
     (slurm, folder)
 }
 
@@ -139,6 +141,41 @@ fn the_node_is_queried_every_minute_and_the_cluster_once() {
     assert_eq!(run_until_idle(&mut slurm, 61.0), SlurmUpdate::default(), "nothing has changed");
     let arguments = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
     assert_eq!(arguments, "show config\n-d -o show node hgx-01\n-d -o show node hgx-01\n");
+}
+
+#[test]
+fn the_boot_id_gives_the_phase_of_a_host() {
+    for (boot_id, expected) in [
+        (Some("00000000-1111-4111-8111-111111111111"), 0.0),
+        (Some("40000000-1111-4111-8111-111111111111"), 0.25),
+        (Some("no boot id"), 0.5),
+        (Some("7"), 0.5),
+        (None, 0.5),
+    ] {
+        assert_eq!(phase(boot_id), expected, "{boot_id:?}");
+    }
+    let last = phase(Some("ffffffff-1111-4111-8111-111111111111"));
+    assert!(last > 0.99 && last < 1.0);
+}
+
+#[test]
+fn hosts_that_start_together_query_at_different_times_from_then_on() {
+    let first_due = |script: &str, phase: f64| {
+        let (slurm, _folder) = with_scontrol(script, &["hgx-01"]);
+        let mut slurm = Slurm { phase: Some(phase), ..slurm };
+        run_until_idle(&mut slurm, 1.0);
+        let State::Idle { due } = slurm.state else { panic!("{slurm:?}") };
+        // The second wait takes one period.
+        run_until_idle(&mut slurm, due);
+        let State::Idle { due: second } = slurm.state else { panic!("{slurm:?}") };
+        (due, second - due)
+    };
+    let answers =
+        "case $* in 'show config') echo 'ClusterName = lab' ;; *) echo 'GresUsed=gpu:h100:0(IDX:N/A)' ;; esac";
+    for (phase, first) in [(0.0, 31.0), (0.25, 46.0), (0.75, 76.0)] {
+        assert_eq!(first_due(answers, phase), (first, QUERY_SECONDS));
+        assert_eq!(first_due("exit 1", phase), ((first - 1.0) * 10.0 + 1.0, RETRY_SECONDS));
+    }
 }
 
 #[test]

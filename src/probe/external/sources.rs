@@ -21,13 +21,14 @@ pub(crate) struct ExternalSources {
 }
 
 impl ExternalSources {
-    pub(crate) fn new() -> Self {
+    /// `phase`, from 0 to 1, spreads queries of a server that many hosts share.
+    pub(crate) fn new(phase: f64) -> Self {
         let pool = BlockingPool::new();
         Self {
             containers: Containers::new(pool.clone()),
             jobs: SlurmJobs::new(pool.clone()),
             filesystems: Filesystems::new(pool.clone()),
-            slurm: Slurm::new(pool.clone()),
+            slurm: Slurm::new(pool.clone(), phase),
             pool,
         }
     }
@@ -35,7 +36,7 @@ impl ExternalSources {
     /// Knows the id of one job.
     #[cfg(test)]
     pub(crate) fn with_job(sluid: &str, number: &str) -> Self {
-        Self { jobs: SlurmJobs::with_job(sluid, number), ..Self::new() }
+        Self { jobs: SlurmJobs::with_job(sluid, number), ..Self::new(0.5) }
     }
 
     /// Advances all queries and writes new values into the host reading, or all known values if `resend`. `directories`
