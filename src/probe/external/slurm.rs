@@ -21,7 +21,7 @@
 //! person may wait for it.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
-use super::slurm_ends::SlurmEnds;
+use super::slurm_ends::{Answer, SlurmEnds};
 use super::slurm_job_ids::{SCONTROL_DIRECTORIES, TIMEOUT_SECONDS, find_scontrol, is_job_id};
 use crate::probe::blocking::BlockingPool;
 use crate::wire::{SafeText, SlurmJob, SlurmJobEnd};
@@ -68,8 +68,8 @@ pub(crate) struct Slurm {
 enum State {
     /// Waits until the next query.
     Idle { due: f64 },
-    /// Runs a program.
-    Querying { child: ChildProcess, query: Query },
+    /// Runs a program. `timed_out`: it was killed, and may not have ended yet.
+    Querying { child: ChildProcess, query: Query, timed_out: bool },
 }
 
 /// The queries in their order.
@@ -82,19 +82,9 @@ enum Query {
     /// The running jobs.
     Jobs,
     /// The GPUs of the first of these jobs.
-    Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob>, timed_out: bool },
+    Job { waiting: Vec<ListedJob>, known: Vec<SlurmJob> },
     /// The end of a job. The node is queried at `node_due`.
     End { job: SafeText, node_due: f64 },
-}
-
-impl Query {
-    /// This query after its timeout.
-    fn timed_out(self) -> Self {
-        match self {
-            Self::Job { waiting, known, .. } => Self::Job { waiting, known, timed_out: true },
-            other => other,
-        }
-    }
 }
 
 /// A job of `squeue`.
@@ -157,17 +147,17 @@ impl Slurm {
                 Some(job) => {
                     let state = self.start_query(Query::End { job: job.clone(), node_due: due }, now);
                     if matches!(state, State::Idle { .. }) {
-                        self.ends.take_answer(&job, None, false, now);
+                        self.ends.take_answer(&job, Answer::NotStarted, now);
                     }
                     state
                 }
                 None => State::Idle { due },
             },
-            State::Querying { mut child, query } => match child.poll(now) {
-                ChildStatus::Running => State::Querying { child, query },
-                ChildStatus::TimedOut => State::Querying { child, query: query.timed_out() },
+            State::Querying { mut child, query, timed_out } => match child.poll(now) {
+                ChildStatus::Running => State::Querying { child, query, timed_out },
+                ChildStatus::TimedOut => State::Querying { child, query, timed_out: true },
                 ChildStatus::Finished(text) => self.take_answer(query, &text, now),
-                ChildStatus::Failed => self.take_failure(query, now),
+                ChildStatus::Failed => self.take_failure(query, timed_out, now),
             },
         };
         let is_new_list = self.jobs != previous.2;
@@ -229,21 +219,25 @@ impl Slurm {
                 waiting.rotate_left(timeouts);
                 self.next_job(waiting, known, now)
             }
-            Query::Job { mut waiting, mut known, .. } => {
+            Query::Job { mut waiting, mut known } => {
                 if !waiting.is_empty() {
                     let job = waiting.remove(0).job;
                     known.push(SlurmJob { gpus: job_gpus(text, &job.job, self.node_name()), ..job });
                 }
                 self.next_job(waiting, known, now)
             }
-            Query::End { job, node_due, .. } => {
-                self.ends.take_answer(&job, Some(text), true, now);
+            Query::End { job, node_due } => {
+                self.ends.take_answer(&job, Answer::Text(text), now);
                 State::Idle { due: node_due }
             }
         }
     }
 
-    fn take_failure(&mut self, query: Query, now: f64) -> State {
+    fn take_failure(&mut self, query: Query, timed_out: bool, now: f64) -> State {
+        if timed_out {
+            // slurmctld may hang.
+            self.ends.pause(now);
+        }
         match query {
             // Slurm may know the node by another name.
             Query::Node if self.node_name_index + 1 < self.node_names.len() => {
@@ -259,20 +253,20 @@ impl Slurm {
                 self.jobs = None;
                 self.wait(QUERY_SECONDS, now)
             }
-            // The job was forgotten, or may not be seen.
             Query::End { job, node_due } => {
-                self.ends.take_answer(&job, None, true, now);
+                let answer = if timed_out { Answer::TimedOut } else { Answer::Failed };
+                self.ends.take_answer(&job, answer, now);
                 State::Idle { due: node_due }
             }
             // The job has ended meanwhile, or may not be seen.
-            Query::Job { mut waiting, known, timed_out: false } => {
+            Query::Job { mut waiting, known } if !timed_out => {
                 if !waiting.is_empty() {
                     waiting.remove(0);
                 }
                 self.next_job(waiting, known, now)
             }
             // slurmctld may hang: the others are queried a minute later.
-            Query::Job { known, timed_out: true, .. } => {
+            Query::Job { known, .. } => {
                 self.timeouts = self.timeouts.wrapping_add(1);
                 self.jobs_due = now;
                 self.jobs = Some(known);
@@ -285,7 +279,7 @@ impl Slurm {
     fn next_job(&mut self, waiting: Vec<ListedJob>, known: Vec<SlurmJob>, now: f64) -> State {
         let is_known = |gpu| known.iter().any(|job| job.gpus.contains(gpu));
         if !waiting.is_empty() && !self.allocated.iter().flatten().all(is_known) {
-            return self.start_query(Query::Job { waiting, known, timed_out: false }, now);
+            return self.start_query(Query::Job { waiting, known }, now);
         }
         self.jobs = Some(known);
         self.wait(QUERY_SECONDS, now)
@@ -321,7 +315,7 @@ impl Slurm {
             Query::End { job, .. } => (&self.program, &["show", "job", job]),
         };
         if let Some(child) = ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
-            return State::Querying { child, query };
+            return State::Querying { child, query, timed_out: false };
         }
         match query {
             // The node is queried as before.

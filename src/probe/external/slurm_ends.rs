@@ -3,6 +3,9 @@
 //! When the last process of a job leaves the GPUs, or a job is no longer in the list of running jobs, `scontrol show job` tells
 //! how it ended: slurmctld knows an ended job for `MinJobAge`, 300 s by default. `sacct` would know it longer, and needs slurmdbd.
 //! [`SlurmEnds`] decides which job to query and when, and starts no program.
+//!
+//! After a timeout no end is queried for a while, because slurmctld may hang: the time doubles with each timeout in a row. The
+//! next query is that of another job, because the output of one may be longer than a pipe holds (the tasks of an array).
 
 use super::slurm_job_ids::is_job_id;
 use crate::wire::{SafeText, SlurmJobEnd};
@@ -17,6 +20,11 @@ const SPREAD_SECONDS: f64 = 10.0;
 const RUNS_ON_SECONDS: f64 = 60.0;
 /// How often the end of a job is queried while its epilog runs, or while no query can start. Each time takes twice as long.
 const MAX_END_QUERIES: u32 = 5;
+/// No end is queried for this long after a timeout. The time doubles with each further one, [`MAX_DOUBLINGS`] times.
+const PAUSE_SECONDS: f64 = 20.0;
+const MAX_DOUBLINGS: u32 = 3;
+/// The end of a job is not queried later than this: slurmctld forgets it (slurm.conf(5), `MinJobAge`).
+const MIN_JOB_AGE_SECONDS: f64 = 300.0;
 /// States of a job that has not ended (slurm, src/common/slurm_protocol_defs.c, `job_state_string`).
 const HAS_NOT_ENDED: [&str; 6] = ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"];
 
@@ -26,12 +34,31 @@ pub(crate) struct SlurmEnds {
     ends: Vec<JobEnd>,
     /// Time from the end of a job to its query.
     delay_seconds: f64,
+    /// No end is queried before this time.
+    paused_until: f64,
+    /// The number of timeouts in a row.
+    timeouts: u32,
+}
+
+/// The answer to the query of an end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Answer<'a> {
+    /// The output of `scontrol show job`.
+    Text(&'a str),
+    /// It failed: the job was forgotten, or may not be seen.
+    Failed,
+    /// It did not end in time.
+    TimedOut,
+    /// It could not start.
+    NotStarted,
 }
 
 /// A job that has ended, or may have.
 #[derive(Debug)]
 struct JobEnd {
     job: SafeText,
+    /// When it was noted.
+    noted_at: f64,
     /// How many times it was queried.
     queries: u32,
     state: EndState,
@@ -50,7 +77,8 @@ enum EndState {
 impl SlurmEnds {
     /// `phase`, from 0 to 1, should differ between the hosts of a cluster.
     pub(super) fn new(phase: f64) -> Self {
-        Self { ends: Vec::new(), delay_seconds: END_SECONDS + phase * SPREAD_SECONDS }
+        let delay_seconds = END_SECONDS + phase * SPREAD_SECONDS;
+        Self { ends: Vec::new(), delay_seconds, paused_until: 0.0, timeouts: 0 }
     }
 
     /// Notes that the last process of a job has left the GPUs: it may have ended.
@@ -91,29 +119,52 @@ impl SlurmEnds {
         if self.ends.len() == MAX_ENDS {
             self.ends.remove(0);
         }
-        self.ends.push(JobEnd { job: job.clone(), queries: 0, state: EndState::Due(now + self.delay_seconds) });
+        let state = EndState::Due(now + self.delay_seconds);
+        self.ends.push(JobEnd { job: job.clone(), noted_at: now, queries: 0, state });
     }
 
-    /// Returns the first job whose end is due.
-    pub(super) fn due(&self, now: f64) -> Option<&SafeText> {
-        let due = self.ends.iter().find(|end| matches!(end.state, EndState::Due(due) if now >= due));
-        due.map(|end| &end.job)
+    /// Returns the job whose end has been due for the longest time.
+    pub(super) fn due(&mut self, now: f64) -> Option<&SafeText> {
+        if now < self.paused_until {
+            return None;
+        }
+        let mut first: Option<(f64, &SafeText)> = None;
+        for end in &mut self.ends {
+            let EndState::Due(due) = end.state else { continue };
+            if now > end.noted_at + MIN_JOB_AGE_SECONDS {
+                end.state = EndState::Unknown(now);
+            } else if now >= due && first.is_none_or(|(earlier, _)| due < earlier) {
+                first = Some((due, &end.job));
+            }
+        }
+        first.map(|(_, job)| job)
     }
 
-    /// Takes the output of `scontrol show job`, or `None` if it failed or could not start. A timeout is final: slurmctld may
-    /// hang, or print more tasks of an array than a pipe holds.
-    pub(super) fn take_answer(&mut self, job: &SafeText, text: Option<&str>, has_started: bool, now: f64) {
+    /// Notes a timeout of any query: no end is queried for a while.
+    pub(super) fn pause(&mut self, now: f64) {
+        self.paused_until = now + pause_seconds(self.timeouts);
+        self.timeouts = self.timeouts.saturating_add(1);
+    }
+
+    /// Takes the answer to the query of the end of a job.
+    pub(super) fn take_answer(&mut self, job: &SafeText, answer: Answer, now: f64) {
+        if matches!(answer, Answer::Text(_) | Answer::Failed) {
+            self.timeouts = 0;
+        }
         let Some(known) = self.ends.iter_mut().find(|end| end.job == *job) else { return };
         known.queries += 1;
-        let end = text.and_then(|text| job_end(text, job));
+        let end = if let Answer::Text(text) = answer { job_end(text, job) } else { None };
         let is_completing = end.as_ref().is_some_and(|end| matches!(&*end.state, "COMPLETING" | "STAGE_OUT"));
-        known.state = match end {
-            _ if (is_completing || !has_started) && known.queries < MAX_END_QUERIES => {
-                EndState::Due(now + END_SECONDS * f64::from(1 << known.queries))
+        let retry_seconds = match answer {
+            Answer::TimedOut => Some(pause_seconds(known.queries - 1)),
+            _ if is_completing || matches!(answer, Answer::NotStarted) => {
+                Some(END_SECONDS * f64::from(1 << known.queries))
             }
-            Some(end) if !is_completing && !HAS_NOT_ENDED.contains(&&*end.state) => {
-                EndState::Known { end, is_sent: false }
-            }
+            _ => None,
+        };
+        known.state = match (end, retry_seconds) {
+            (_, Some(seconds)) if known.queries < MAX_END_QUERIES => EndState::Due(now + seconds),
+            (Some(end), None) if !HAS_NOT_ENDED.contains(&&*end.state) => EndState::Known { end, is_sent: false },
             _ => EndState::Unknown(now + RUNS_ON_SECONDS),
         };
     }
@@ -140,6 +191,11 @@ impl SlurmEnds {
         }
         ends
     }
+}
+
+/// Returns the pause after a timeout that follows this many others.
+fn pause_seconds(earlier: u32) -> f64 {
+    PAUSE_SECONDS * f64::from(1 << earlier.min(MAX_DOUBLINGS))
 }
 
 /// Parses the state of a job in the output of `scontrol show job`, which begins with `JobId=3385 JobName=train`. Lines of
@@ -208,6 +264,56 @@ mod tests {
             let in_second = times.iter().filter(|time| **time as u32 == second).count();
             assert!((6..=7).contains(&in_second), "{in_second} queries in second {second}");
         }
+    }
+
+    /// Notes the ends of these jobs and queries each that is due, until no end is left. Returns the job and the time of each query,
+    /// which takes ten seconds if it times out.
+    fn queries(jobs: u32, answer: impl Fn(&str, f64) -> Answer<'static>) -> (SlurmEnds, Vec<(String, f64)>) {
+        let (mut ends, mut queries) = (SlurmEnds::new(0.0), Vec::new());
+        for job in 0..jobs {
+            ends.note_left(&job.to_string().into(), 0.0);
+        }
+        let mut now = 0.0;
+        while now < 2000.0 {
+            if let Some(job) = ends.due(now).cloned() {
+                queries.push((job.to_string(), now));
+                let answer = answer(&job, now);
+                now += if matches!(answer, Answer::TimedOut) { 10.0 } else { 0.0 };
+                if matches!(answer, Answer::TimedOut) {
+                    ends.pause(now);
+                }
+                ends.take_answer(&job, answer, now);
+            }
+            now += 1.0;
+        }
+        (ends, queries)
+    }
+
+    #[test]
+    fn a_slurmctld_that_hangs_is_queried_rarely_whatever_the_number_of_jobs() {
+        let (ends, all) = queries(32, |_, _| Answer::TimedOut);
+        let times: Vec<f64> = all.iter().map(|(_, time)| *time).collect();
+        assert_eq!(times, [5.0, 35.0, 85.0, 175.0], "and none when slurmctld has forgotten the jobs");
+        let jobs: Vec<&str> = all.iter().map(|(job, _)| job.as_str()).collect();
+        assert_eq!(jobs, ["0", "1", "2", "3"], "another one each time");
+        assert!((0..32).all(|job| ends.due_at(&job.to_string()).is_none()));
+        assert_eq!(queries(1, |_, _| Answer::TimedOut).1.len(), 4);
+    }
+
+    #[test]
+    fn all_ends_are_queried_when_slurmctld_answers_again() {
+        let (_, all) = queries(8, |_, now| if now < 50.0 { Answer::TimedOut } else { Answer::Failed });
+        let times: Vec<f64> = all.iter().map(|(_, time)| *time).collect();
+        assert_eq!(times[..3], [5.0, 35.0, 85.0]);
+        assert_eq!((times.len(), times.last()), (10, Some(&92.0)), "{all:?}");
+    }
+
+    #[test]
+    fn a_job_whose_query_times_out_delays_the_others_for_its_pauses_only() {
+        let (_, all) = queries(4, |job, _| if job == "1" { Answer::TimedOut } else { Answer::Failed });
+        let of_job = |job: &str| all.iter().filter(|(one, _)| one == job).map(|(_, time)| *time).collect::<Vec<_>>();
+        assert_eq!(of_job("1"), [6.0, 38.0, 88.0, 178.0], "{all:?}");
+        assert_eq!((of_job("0"), of_job("2"), of_job("3")), (vec![5.0], vec![36.0], vec![37.0]), "{all:?}");
     }
 
     #[test]

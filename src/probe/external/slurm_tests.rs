@@ -381,12 +381,39 @@ fn a_query_of_an_end_that_cannot_start_delays_only_that_end() {
 }
 
 #[test]
-fn a_timeout_of_the_query_of_an_end_is_final() {
+fn a_timeout_of_a_query_delays_all_ends() {
     let (mut slurm, _folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
     slurm.ends.note_left(&"3385".into(), 1.0);
-    let query = Query::End { job: "3385".into(), node_due: 61.0 }.timed_out();
-    assert!(matches!(slurm.take_failure(query, 20.0), State::Idle { due } if (60.9..61.1).contains(&due)));
-    assert_eq!(slurm.ends.due_at("3385"), None);
+    slurm.ends.note_left(&"3386".into(), 1.0);
+    let query = Query::End { job: "3385".into(), node_due: 61.0 };
+    assert!(matches!(slurm.take_failure(query, true, 20.0), State::Idle { due } if (60.9..61.1).contains(&due)));
+    assert_eq!((slurm.ends.due_at("3385"), slurm.ends.due(39.0)), (Some(40.0), None));
+    assert_eq!(slurm.ends.due(40.0).map(|job| &**job), Some("3386"), "another one");
+    slurm.take_failure(Query::Node, true, 40.0);
+    assert_eq!(slurm.ends.due(79.0), None);
+    assert!(slurm.ends.due(80.0).is_some());
+}
+
+#[test]
+fn the_end_of_a_job_is_known_although_the_first_query_hangs() {
+    let script = END_SCRIPT.replace("echo x", "[ -e \"$0.hangs\" ] && exec sleep 600; echo x");
+    let (mut slurm, folder) = with_scontrol(&script, &["hgx-01"]);
+    std::fs::write(folder.path().join("scontrol.node"), "GresUsed=gpu:h100:0(IDX:N/A)").unwrap();
+    std::fs::write(folder.path().join("scontrol.end"), shown("OUT_OF_MEMORY Reason=OutOfMemory", "0:125")).unwrap();
+    let hangs = folder.path().join("scontrol.hangs");
+    std::fs::write(&hangs, "").unwrap();
+    run_until_idle(&mut slurm, 1.0);
+    slurm.ends.note_left(&"3385".into(), 1.0);
+    slurm.advance(6.0, false);
+    assert!(matches!(slurm.state, State::Querying { query: Query::End { .. }, .. }), "{slurm:?}");
+    slurm.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
+    assert_eq!(run_until_idle(&mut slurm, 17.0).ends, []);
+    std::fs::remove_file(hangs).unwrap();
+    slurm.advance(36.0, false);
+    assert!(matches!(slurm.state, State::Idle { .. }), "it waits");
+    slurm.advance(37.0, false);
+    let ends = run_until_idle(&mut slurm, 37.0).ends;
+    assert_eq!(ends.iter().map(|end| &*end.state).collect::<Vec<_>>(), ["OUT_OF_MEMORY"]);
 }
 
 #[test]
