@@ -33,7 +33,14 @@ impl Line {
                 return Vec::new();
             };
             assert_eq!(
-                probe.take(&Request::Interval { seconds: interval.as_secs_f32(), shift_seconds: None }, now),
+                probe.take(
+                    &Request::Interval {
+                        seconds: interval.as_secs_f32(),
+                        shift_seconds: None,
+                        earlier_slurm_jobs: vec![]
+                    },
+                    now
+                ),
                 None
             );
             let mut updates: Vec<HostUpdate> = update(probe.hello(now)).into_iter().collect();

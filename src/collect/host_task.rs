@@ -2,6 +2,7 @@
 
 use super::alignment::Slot;
 use super::channels::{Command, Presence, ReceiverDropped, UpdateSender, refusal_reply};
+use super::earlier_slurm_jobs::EarlierSlurmJobs;
 use super::install::{self, InstallRequest, Started};
 use super::probe_binary::ProbeStore;
 use super::remote_command::{self, RemoteCommand, Source};
@@ -35,8 +36,14 @@ impl HostTask {
     pub(super) async fn run(self) {
         let interval = self.config.interval;
         let start_delay = self.start_delay;
-        let mut connection_loop =
-            ConnectionLoop { task: self, interval, failures: 0, last_kill: None, without_probe: None };
+        let mut connection_loop = ConnectionLoop {
+            task: self,
+            interval,
+            failures: 0,
+            last_kill: None,
+            without_probe: None,
+            earlier_slurm_jobs: EarlierSlurmJobs::default(),
+        };
         if !start_delay.is_zero() && connection_loop.wait(Some(Instant::now() + start_delay), false).await.is_err() {
             return;
         }
@@ -53,6 +60,7 @@ struct ConnectionLoop {
     last_kill: Option<Instant>,
     /// Why the uploaded probe did not start. If set, `nvidia-smi` is used until the user asks for a reconnect.
     without_probe: Option<LinkError>,
+    earlier_slurm_jobs: EarlierSlurmJobs,
 }
 
 impl ConnectionLoop {
@@ -63,11 +71,25 @@ impl ConnectionLoop {
         let (end, lived) = match self.connect(attempt).await {
             Ok(remote) => {
                 let began = Instant::now();
-                let Self { task: HostTask { updates, commands, source, clock, slot, .. }, interval, .. } = self;
+                let Self {
+                    task: HostTask { updates, commands, source, clock, slot, .. },
+                    interval,
+                    earlier_slurm_jobs,
+                    ..
+                } = self;
                 let send_interval = matches!(source, Source::InProcess(_));
                 // Only simulated hosts follow the speed of the clock.
                 let speed = if send_interval { clock.speed() } else { 1.0 };
-                let session = Session { updates, commands, interval, attempt, send_interval, speed, slot: *slot };
+                let session = Session {
+                    updates,
+                    commands,
+                    interval,
+                    attempt,
+                    send_interval,
+                    speed,
+                    slot: *slot,
+                    earlier_slurm_jobs,
+                };
                 let end = session::run(remote, session).await;
                 (end, began.elapsed())
             }

@@ -8,6 +8,7 @@ mod alignment;
 mod channels;
 mod clean;
 mod connection_check;
+mod earlier_slurm_jobs;
 mod error;
 mod host_task;
 mod host_tasks;

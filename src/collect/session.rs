@@ -3,6 +3,7 @@
 
 use super::alignment::{Alignment, Slot};
 use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
+use super::earlier_slurm_jobs::EarlierSlurmJobs;
 use super::error;
 use super::misbehavior::Detector;
 use super::read_budget::ReadBudget;
@@ -81,6 +82,8 @@ pub(super) struct Session<'a> {
     pub(super) speed: f64,
     /// When the snapshots of the host should arrive.
     pub(super) slot: Slot,
+    /// Outlives the connection.
+    pub(super) earlier_slurm_jobs: &'a mut EarlierSlurmJobs,
 }
 
 /// Runs until the connection ends.
@@ -113,9 +116,12 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
         misbehavior_reported_at: [None; Misbehavior::ALL.len()],
         alignment: Alignment::new(session.slot),
         snapshots: 0,
+        earlier_slurm_jobs: session.earlier_slurm_jobs,
     };
-    if session.send_interval {
-        state.queue(&Request::Interval { seconds: session.interval.as_secs_f32(), shift_seconds: None });
+    let earlier_slurm_jobs = state.earlier_slurm_jobs.begin_connection(Instant::now());
+    if session.send_interval || !earlier_slurm_jobs.is_empty() {
+        let seconds = session.interval.as_secs_f32();
+        state.queue(&Request::Interval { seconds, shift_seconds: None, earlier_slurm_jobs });
     }
     let mut stderr_over_limit = std::pin::pin!(remote.stderr_over_limit());
     loop {
@@ -160,7 +166,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
                 Some(Command::Interval(interval)) => {
                     *session.interval = interval;
                     state.interval = interval;
-                    state.queue(&Request::Interval { seconds: interval.as_secs_f32(), shift_seconds: None });
+                    state.queue(&Request::Interval { seconds: interval.as_secs_f32(), shift_seconds: None, earlier_slurm_jobs: vec![] });
                 }
                 Some(Command::Request(request)) => {
                     if !state.queue(&request)
@@ -218,6 +224,7 @@ struct SessionState<'a> {
     alignment: Alignment,
     /// The number of snapshots on this connection.
     snapshots: u64,
+    earlier_slurm_jobs: &'a mut EarlierSlurmJobs,
 }
 
 impl SessionState<'_> {
@@ -298,6 +305,7 @@ impl SessionState<'_> {
                 self.late = false;
                 self.readings_by = None;
                 self.align();
+                self.earlier_slurm_jobs.record(&snapshot, Instant::now());
                 self.updates.send(HostUpdate::Snapshot(snapshot)).await?;
             }
             Message::Echo { id } => {
@@ -328,7 +336,8 @@ impl SessionState<'_> {
         let interval = self.interval.max(self.probe_interval).div_f64(self.speed);
         if let Some(seconds) = self.alignment.record(Instant::now(), interval) {
             let shift_seconds = Some((seconds * self.speed) as f32);
-            self.queue(&Request::Interval { seconds: self.interval.as_secs_f32(), shift_seconds });
+            let seconds = self.interval.as_secs_f32();
+            self.queue(&Request::Interval { seconds, shift_seconds, earlier_slurm_jobs: vec![] });
         }
     }
 

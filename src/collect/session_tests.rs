@@ -7,7 +7,7 @@ use super::*;
 use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, RetryPolicy};
 use crate::wire::codec::{LineBuffer, MAX_LINE_BYTES, decode_json};
-use crate::wire::{Hello, Reply, ReplyOutcome, Signal, Snapshot};
+use crate::wire::{Hello, HostReading, Reply, ReplyOutcome, Signal, SlurmJob, Snapshot};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::time::timeout;
@@ -37,7 +37,10 @@ impl Harness {
         let mut harness = Self::new();
         let mut probe = harness.probe().await;
         probe.introduce().await;
-        assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0, shift_seconds: None }));
+        assert_eq!(
+            probe.request().await,
+            Some(Request::Interval { seconds: 2.0, shift_seconds: None, earlier_slurm_jobs: vec![] })
+        );
         assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 1, last_sequence: None }));
         (harness, probe)
     }
@@ -420,7 +423,9 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     probe.say(&Message::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent })).await;
     assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent }));
     harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_secs(5)));
-    while probe.request().await != Some(Request::Interval { seconds: 5.0, shift_seconds: None }) {}
+    while probe.request().await
+        != Some(Request::Interval { seconds: 5.0, shift_seconds: None, earlier_slurm_jobs: vec![] })
+    {}
     drop(probe);
     harness.down().await;
     harness.host_tasks.command(HostId(0), Command::Request(signal(8)));
@@ -430,7 +435,7 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     again.introduce().await;
     assert_eq!(
         again.request().await,
-        Some(Request::Interval { seconds: 5.0, shift_seconds: None }),
+        Some(Request::Interval { seconds: 5.0, shift_seconds: None, earlier_slurm_jobs: vec![] }),
         "the interval stays"
     );
 }
@@ -612,10 +617,16 @@ async fn short_intervals_acknowledge_every_snapshot() {
     let mut probe = harness.probe().await;
     assert!(harness.host_tasks.command(HostId(0), Command::Interval(Duration::from_millis(250))));
     probe.introduce().await;
-    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0, shift_seconds: None }));
+    assert_eq!(
+        probe.request().await,
+        Some(Request::Interval { seconds: 2.0, shift_seconds: None, earlier_slurm_jobs: vec![] })
+    );
     // A command and the first heartbeat are both due; either may be sent first.
     let both = [probe.request().await, probe.request().await];
-    assert!(both.contains(&Some(Request::Interval { seconds: 0.25, shift_seconds: None })), "{both:?}");
+    assert!(
+        both.contains(&Some(Request::Interval { seconds: 0.25, shift_seconds: None, earlier_slurm_jobs: vec![] })),
+        "{both:?}"
+    );
     assert!(both.contains(&Some(Request::Heartbeat { id: 1, last_sequence: None })), "{both:?}");
     let _host_tasks = harness.drop_updates();
     for sequence in 1..6 {
@@ -661,4 +672,20 @@ async fn a_host_that_sends_without_waiting_for_acknowledgements_is_disconnected(
     );
     assert!(snapshots as u64 <= (took + 5) * 8, "{snapshots} snapshots in {took} s");
     assert!(sent > BACKLOG_LIMIT_BYTES && sent < 2 * BACKLOG_LIMIT_BYTES, "{sent} bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_begins_with_the_slurm_jobs_of_the_last_one() {
+    let (mut harness, mut probe) = Harness::introduced().await;
+    let job = SlurmJob { job: "3385".into(), user: None, gpus: vec![0] };
+    let host = HostReading { slurm_jobs: Some(vec![job]), ..HostReading::default() };
+    probe.say(&Message::Snapshot(Box::new(Snapshot { sequence: 1, host, ..Snapshot::default() }))).await;
+    while !matches!(harness.update().await, HostUpdate::Snapshot(_)) {}
+    drop(probe);
+    let mut probe = harness.probe().await;
+    probe.introduce().await;
+    let earlier_slurm_jobs = vec!["3385".into()];
+    let expected = Request::Interval { seconds: 2.0, shift_seconds: None, earlier_slurm_jobs };
+    assert_eq!(probe.request().await, Some(expected));
+    assert!(matches!(probe.request().await, Some(Request::Heartbeat { id: 1, .. })), "once");
 }

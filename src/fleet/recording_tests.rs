@@ -290,7 +290,8 @@ const KEPT: [(&str, &str); 25] = [
 ];
 
 /// The texts that no recording contains, because replies and requests are not recorded.
-const NOT_RECORDED: [&str; 37] = [
+const NOT_RECORDED: [&str; 38] = [
+    "Request.Interval.earlier_slurm_jobs",
     "Request.Signal.argv",
     "Request.Signal.name",
     "Request.Signal.boot_id",

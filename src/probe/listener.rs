@@ -185,7 +185,10 @@ fn handle_request(
             }
             Some(Message::Echo { id })
         }
-        Ok(Request::Interval { seconds, shift_seconds }) => {
+        Ok(Request::Interval { seconds, shift_seconds, earlier_slurm_jobs }) => {
+            if !earlier_slurm_jobs.is_empty() {
+                control.set_earlier_slurm_jobs(earlier_slurm_jobs);
+            }
             if let Some((interval, was_clamped)) = clamp_interval(seconds) {
                 control.set_interval(interval, shift_seconds.unwrap_or_default());
                 if was_clamped {
@@ -282,6 +285,7 @@ struct RequestedSettings {
 pub(crate) struct Control {
     settings: Mutex<RequestedSettings>,
     notes: Mutex<Vec<SafeText>>,
+    earlier_slurm_jobs: Mutex<Vec<SafeText>>,
     condvar: Condvar,
 }
 
@@ -289,7 +293,12 @@ impl Control {
     pub(crate) fn new(interval: Duration) -> Self {
         let requests = SamplerRequests { interval, acknowledged: None, resend: false, shift_seconds: 0.0 };
         let settings = RequestedSettings { requests, interval, min: Duration::ZERO, waits_for_acknowledgement: false };
-        Self { settings: Mutex::new(settings), notes: Mutex::new(Vec::new()), condvar: Condvar::new() }
+        Self {
+            settings: Mutex::new(settings),
+            notes: Mutex::default(),
+            earlier_slurm_jobs: Mutex::default(),
+            condvar: Condvar::new(),
+        }
     }
 
     /// Records the last snapshot that the controller received. Does not wake a thread that waits for the next sample:
@@ -332,6 +341,16 @@ impl Control {
     /// Takes the queued notes.
     pub(crate) fn take_notes(&self) -> Vec<SafeText> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets the Slurm jobs of an earlier connection, for the next sample.
+    fn set_earlier_slurm_jobs(&self, jobs: Vec<SafeText>) {
+        *self.earlier_slurm_jobs.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
+    }
+
+    /// Takes the Slurm jobs of an earlier connection.
+    pub(crate) fn take_earlier_slurm_jobs(&self) -> Vec<SafeText> {
+        std::mem::take(&mut *self.earlier_slurm_jobs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the settings and clears the requests that are done once.
@@ -727,6 +746,17 @@ mod tests {
             lines,
             ["{\"reply\":{\"id\":5,\"outcome\":{\"refused\":\"this probe does not know the request\"}}}"]
         );
+    }
+
+    #[test]
+    fn slurm_jobs_of_an_earlier_connection_are_taken_once() {
+        let (_, lines, control) = run_listener(
+            "{\"interval\":{\"seconds\":2,\"earlier_slurm_jobs\":[\"3385\",\"3386\"]}}\n{\"interval\":{\"seconds\":1}}\n",
+        );
+        assert!(lines.is_empty() && control.take_notes().is_empty());
+        assert_eq!(control.take_requests().interval, Duration::from_secs(1));
+        assert_eq!(control.take_earlier_slurm_jobs(), ["3385", "3386"]);
+        assert!(control.take_earlier_slurm_jobs().is_empty());
     }
 
     #[test]

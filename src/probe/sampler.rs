@@ -67,6 +67,11 @@ impl Sampler {
         self.resend = true;
     }
 
+    /// Notes the Slurm jobs of an earlier connection, which may have ended since.
+    pub(crate) fn note_earlier_slurm_jobs(&mut self, jobs: &[SafeText]) {
+        self.external.slurm_jobs_left(jobs, self.monotonic(Instant::now()));
+    }
+
     /// Waits for pending user names, at most `limit`.
     pub(crate) fn wait_for_users(&mut self, limit: Duration) {
         self.users.wait_until_resolved(limit);

@@ -183,6 +183,7 @@ fn sample_until_closed(mut sampler: Sampler, interval: Duration, output: &Stdout
             NextStep::Sample => {
                 schedule.record_sample(now);
                 let notes = control.take_notes();
+                sampler.note_earlier_slurm_jobs(&control.take_earlier_slurm_jobs());
                 let Sample { inventory, snapshot } = sampler.sample(Some(schedule.interval().as_secs_f32()), notes);
                 let messages =
                     inventory.map(Message::Inventory).into_iter().chain([Message::Snapshot(Box::new(snapshot))]);

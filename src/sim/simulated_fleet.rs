@@ -340,12 +340,12 @@ mod tests {
         assert_eq!(began.elapsed(), SECOND_SNAPSHOT + HostConfig::DEFAULT_INTERVAL);
         link.ask(&Request::Heartbeat { id: 7, last_sequence: Some(3) }).await;
         assert_eq!(link.message().await, Message::Echo { id: 7 });
-        link.ask(&Request::Interval { seconds: 0.5, shift_seconds: None }).await;
+        link.ask(&Request::Interval { seconds: 0.5, shift_seconds: None, earlier_slurm_jobs: vec![] }).await;
         link.snapshot().await;
         let asked = Instant::now();
         link.snapshot().await;
         assert_eq!(asked.elapsed(), Duration::from_millis(500));
-        link.ask(&Request::Interval { seconds: 0.5, shift_seconds: Some(-0.1) }).await;
+        link.ask(&Request::Interval { seconds: 0.5, shift_seconds: Some(-0.1), earlier_slurm_jobs: vec![] }).await;
         link.snapshot().await;
         assert_eq!(asked.elapsed(), Duration::from_millis(900));
         link.ask(&Request::Resend).await;

@@ -198,6 +198,7 @@ impl LineBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::limits::MAX_EARLIER_SLURM_JOBS;
     use crate::wire::{
         Ancestor, ComputeMode, DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth,
         GpuHealthColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello,
@@ -347,8 +348,8 @@ mod tests {
     fn every_request_round_trips() {
         for request in [
             Request::Heartbeat { id: 1, last_sequence: Some(7) },
-            Request::Interval { seconds: 0.25, shift_seconds: None },
-            Request::Interval { seconds: 1.0, shift_seconds: Some(-0.125) },
+            Request::Interval { seconds: 0.25, shift_seconds: None, earlier_slurm_jobs: vec![] },
+            Request::Interval { seconds: 1.0, shift_seconds: Some(-0.125), earlier_slurm_jobs: vec!["3385".into()] },
             Request::Resend,
             Request::Signal {
                 id: 2,
@@ -374,6 +375,24 @@ mod tests {
         let request = decode_json::<Request>(line).expect("decodes");
         let Request::Signal { name, argv, .. } = request else { panic!("{request:?}") };
         assert!(name.is_empty() && argv.is_empty());
+    }
+
+    #[test]
+    fn an_interval_request_of_another_version_is_understood_and_its_list_is_limited() {
+        let request = decode_json::<Request>(br#"{"interval":{"seconds":2,"from_the_future":[1]}}"#);
+        assert_eq!(
+            request.expect("decodes"),
+            Request::Interval { seconds: 2.0, shift_seconds: None, earlier_slurm_jobs: vec![] }
+        );
+        let of = |jobs: usize| {
+            let jobs = vec![r#""3385""#; jobs].join(",");
+            decode_json::<Request>(
+                format!(r#"{{"interval":{{"seconds":2,"earlier_slurm_jobs":[{jobs}]}}}}"#).as_bytes(),
+            )
+        };
+        assert!(of(MAX_EARLIER_SLURM_JOBS).is_ok());
+        let error = of(MAX_EARLIER_SLURM_JOBS + 1).expect_err("is refused").to_string();
+        assert!(error.contains("more than 128 Slurm jobs of an earlier connection"), "{error}");
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub const MAX_SLURM_GPUS: usize = 4096;
 pub const MAX_SLURM_JOBS: usize = 512;
 /// Maximum number of ended Slurm jobs in a snapshot. The probe sends at most 32.
 pub const MAX_SLURM_ENDS: usize = 128;
+/// Maximum number of Slurm jobs of an earlier connection in a request. The controller sends at most 32.
+pub const MAX_EARLIER_SLURM_JOBS: usize = 128;
 /// Maximum number of Xids in a snapshot. The probe sends at most 64 per sample and counts the rest.
 pub const MAX_XID_EVENTS: usize = 1024;
 /// Maximum number of values in each list of [`super::RecentPast`]. The probe sends at most 60.
@@ -85,6 +87,7 @@ limited_lists! {
     filesystems: MAX_FILESYSTEMS, "file systems";
     slurm_job_gpus: MAX_GPUS, "GPUs of one Slurm job";
     slurm_ends: MAX_SLURM_ENDS, "ended Slurm jobs";
+    earlier_slurm_jobs: MAX_EARLIER_SLURM_JOBS, "Slurm jobs of an earlier connection";
     notes: MAX_NOTES, "notes";
     reply_lines: MAX_REPLY_LINES, "lines in a reply";
     examination_parts: MAX_EXAMINATION_PARTS, "parts of an examination";

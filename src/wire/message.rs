@@ -257,6 +257,11 @@ pub enum Request {
         /// most one interval. An older probe ignores it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shift_seconds: Option<f32>,
+        /// Slurm jobs that had a process with a GPU here, or held a GPU, shortly before an earlier connection was lost, and whose
+        /// end is not known: the probe queries the end of those that have no process on a GPU now. Sent once, at the start of a
+        /// connection. At most [`limits::MAX_EARLIER_SLURM_JOBS`]. An older probe ignores it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::earlier_slurm_jobs")]
+        earlier_slurm_jobs: Vec<SafeText>,
     },
     /// Sends the inventory and all facts again, and a snapshot now.
     Resend,

@@ -249,7 +249,7 @@ impl Adapter {
             match request {
                 Request::Heartbeat { id, .. } => self.send_to_script(&format!("echo {id}\n")).await?,
                 // The interval is counted from the end of a sample, whose duration varies, so that a shift would not last.
-                Request::Interval { seconds, shift_seconds: _ } => {
+                Request::Interval { seconds, .. } => {
                     self.interval = Duration::try_from_secs_f32(seconds).unwrap_or(SHORTEST_INTERVAL);
                 }
                 Request::Resend => {

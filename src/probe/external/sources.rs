@@ -62,7 +62,7 @@ impl ExternalSources {
         self.slurm.ends().note_on_gpus(jobs);
     }
 
-    /// Notes Slurm jobs whose last process has left the GPUs: they may have ended.
+    /// Notes Slurm jobs whose last process has left the GPUs, here or before the probe started: they may have ended.
     pub(crate) fn slurm_jobs_left(&mut self, jobs: &[SafeText], now: f64) {
         for job in jobs {
             self.slurm.ends().note_left(job, now);

@@ -22,7 +22,7 @@ fn second_snapshot_comes_soon_at_any_interval() {
     assert_eq!((first.interval_seconds, first.host.cpu_percent), (Some(60.0), None));
     assert!(second.monotonic_seconds - first.monotonic_seconds < 30.0);
     // A new interval applies at once and is clamped.
-    probe.request(&Request::Interval { seconds: 0.001, shift_seconds: None });
+    probe.request(&Request::Interval { seconds: 0.001, shift_seconds: None, earlier_slurm_jobs: vec![] });
     let third = probe.snapshot();
     assert_eq!(third.interval_seconds, Some(0.25));
     assert_eq!(third.notes, ["interval 0.001 s is outside 0.25 to 60 s: 0.25 s is used"]);
