@@ -44,26 +44,29 @@ impl Lab {
 
     /// Like [`Self::start`], with mount namespaces: see [`Sshd::start_in`].
     pub(crate) fn start_in(names: &[&str], mounts: impl FnMut(&Path) -> Option<String>) -> Self {
-        Self::start_with(names, mounts, |_| {
+        Self::start_with(names, "", mounts, |_| {
             Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().expect("sleep starts")
         })
     }
 
     /// Like [`Self::start`], with these processes on the GPUs, by the name of the host.
     pub(crate) fn start_with_workers(names: &[&str], workers: impl FnMut(&str) -> Child) -> Self {
-        Self::start_with(names, |_| None, workers)
+        Self::start_with(names, "", |_| None, workers)
     }
 
-    fn start_with(
+    /// Starts hosts with more environment variables (`NAME=value ...`), mount namespaces and these processes. The process of a
+    /// host starts before its sshd.
+    pub(crate) fn start_with(
         names: &[&str],
+        environment: &str,
         mut mounts: impl FnMut(&Path) -> Option<String>,
         mut workers: impl FnMut(&str) -> Child,
     ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let hosts = (1..).zip(names).map(|(number, name)| {
             // Each host has its own cache, like machines without a shared home directory.
-            let environment =
-                format!("SetEnv SHLVL=5 XDG_CACHE_HOME={}", folder.path().join(name).join("cache").display());
+            let cache = folder.path().join(name).join("cache");
+            let environment = format!("SetEnv SHLVL=5 XDG_CACHE_HOME={} {environment}", cache.display());
             std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
             let worker = workers(name);
             let driver = FakeDriver::new(&scenario(worker.id(), 97));
@@ -143,6 +146,13 @@ impl LabHost {
     /// The pid of the process on its GPUs.
     pub(crate) fn worker_pid(&self) -> u32 {
         self.worker.id()
+    }
+
+    /// Ends the process on its GPUs.
+    pub(crate) fn end_worker(&mut self) {
+        let _ended_already = self.worker.kill();
+        self.worker.wait().expect("it ends");
+        self.driver.set(&devices(&[gpu(0), gpu(1), gpu(2), gpu_with(3, &json!({"error": 15}))]));
     }
 }
 

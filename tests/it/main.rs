@@ -19,6 +19,7 @@ mod probe;
 mod pty;
 mod schema;
 mod share;
+mod slurm;
 mod ssh;
 mod sshd;
 mod status_csv;
