@@ -10,8 +10,8 @@ use crate::config::HostConfig;
 use crate::diagnosis::Finding;
 use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, Moment};
 use crate::share::{
-    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, SHARE_PROTOCOL, SilentCollector,
-    ViewerEvent, ViewerHello, connect, settings_digest, socket_candidates,
+    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, NeededFacts, SHARE_PROTOCOL,
+    SilentCollector, ViewerEvent, ViewerHello, connect, settings_digest, socket_candidates,
 };
 use crate::store::Directories;
 use crate::wire::SafeText;
@@ -114,12 +114,12 @@ impl CollectorAnswer {
 }
 
 /// Asks the collector on this machine. Returns `None` if none runs, or if it does not watch all of these hosts with the
-/// same settings: then only the hosts themselves can answer. A collector that does not answer is named on standard error.
-pub(super) fn ask_local(hosts: &[Arc<HostConfig>], clock: Clock) -> Option<CollectorAnswer> {
+/// same settings: then only the hosts themselves can answer. The answer has these facts of processes, or more. A collector that does not answer is named on standard error.
+pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Option<CollectorAnswer> {
     let mut stream = connect(&socket_candidates(&Directories::find())).ok()?;
     let began = std::time::Instant::now();
     stream.set_write_timeout(Some(LOCAL_LIMIT)).ok()?;
-    stream.write_all(&ViewerHello::new(false).line().ok()?).ok()?;
+    stream.write_all(&ViewerHello::once(facts).line().ok()?).ok()?;
     let mut demultiplexer = Demultiplexer::with_hosts(hosts.iter().map(|host| host.name.clone()));
     let mut lines = LineBuffer::with_limit(MAX_FRAME_BYTES);
     let (mut events, mut chunk, mut is_checked) = (Vec::new(), vec![0; 256 * 1024], false);
@@ -172,8 +172,8 @@ fn watches_all(hosts: &[Arc<HostConfig>], listed: &[HostInfo]) -> bool {
 /// How the pictures of collectors are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReadMode<'a> {
-    /// Once, all of them.
-    Once,
+    /// Once, all of them, with these facts of processes or more.
+    Once(NeededFacts),
     /// The connections go on. The pictures that are complete are enough if they have these hosts; the others are pending.
     Follow(&'a [SafeText]),
 }
@@ -193,9 +193,12 @@ pub(super) async fn read_pictures(
             [] => Demultiplexer::default().with_new_hosts(),
             wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
         };
-        let follow = matches!(mode, ReadMode::Follow(_));
+        let hello = match mode {
+            ReadMode::Once(facts) => ViewerHello::once(facts),
+            ReadMode::Follow(_) => ViewerHello::follow(),
+        };
         let machine = Arc::clone(&collector.machine);
-        PictureReading::start(Arc::clone(ssh), machine, setup.clock, follow, demultiplexer, Arc::clone(&changed))
+        PictureReading::start(Arc::clone(ssh), machine, setup.clock, hello, demultiplexer, Arc::clone(&changed))
     };
     let readings: Vec<PictureReading> = chosen.iter().map(start).collect();
     let mut prompter = Prompter::new(setup.ssh.take());
@@ -253,13 +256,14 @@ pub(super) fn no_answer(chosen: &[ChosenCollector], errors: &[LinkError]) -> Com
     CommandError::failed(lines.fold(first, |all, line| format!("{all}\n{line}")))
 }
 
-/// Asks a collector on another machine.
+/// Asks a collector on another machine. The answer has these facts of processes, or more.
 pub(super) async fn ask_relayed(
     setup: &mut CommandContext,
     chosen: &ChosenCollector,
+    facts: NeededFacts,
 ) -> Result<CollectorAnswer, CommandError> {
     let only = std::slice::from_ref(chosen);
-    let Picture { relay, events } = match read_pictures(setup, only, ReadMode::Once).await?.pop() {
+    let Picture { relay, events } = match read_pictures(setup, only, ReadMode::Once(facts)).await?.pop() {
         Some(FirstPicture::Complete(picture)) => *picture,
         Some(FirstPicture::Failed(error)) => return Err(no_answer(only, &[error])),
         Some(FirstPicture::Pending(_)) | None => return Err(no_answer(only, &[])),
@@ -287,6 +291,6 @@ mod tests {
         assert!(is_enough(&[reading(), complete(&["a", "b"])], &["b"]));
         assert!(!is_enough(&[reading(), complete(&["a"])], &["a", "b"]));
         assert!(is_enough(&[complete(&["b"]), complete(&["a"]), reading()], &["a", "b"]));
-        assert!(!super::is_enough(&[reading(), complete(&["a"])], ReadMode::Once));
+        assert!(!super::is_enough(&[reading(), complete(&["a"])], ReadMode::Once(NeededFacts::All)));
     }
 }

@@ -16,6 +16,7 @@ use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
 use crate::fleet::{Clock, Fleet, Link, Moment};
 use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
+use crate::share::NeededFacts;
 use crate::store::Directories;
 use crate::wire::SafeText;
 use std::fs::File;
@@ -26,6 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+/// The facts of processes that a collector sends: findings name processes themselves.
+const FACTS: NeededFacts = NeededFacts::Nothing;
 /// How long to watch the hosts without `--for`.
 const DEFAULT_SPAN: Duration = Duration::from_secs(30);
 
@@ -97,10 +100,10 @@ async fn answer(setup: &mut CommandContext, arguments: &FindingsArgs) -> Result<
                         it out";
             return Err(CommandError::usage(text));
         }
-        return ask_relayed(setup, &chosen).await.map(Some);
+        return ask_relayed(setup, &chosen, FACTS).await.map(Some);
     }
     let asks_hosts = arguments.direct || arguments.watch || arguments.duration.is_some() || setup.simulated;
-    Ok(if asks_hosts { None } else { ask_local(&setup.hosts, setup.clock) })
+    Ok(if asks_hosts { None } else { ask_local(&setup.hosts, FACTS, setup.clock) })
 }
 
 fn print_answer(answer: &CollectorAnswer, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {

@@ -13,10 +13,13 @@ use crate::fleet::{
 };
 use crate::output::Report;
 use crate::output::free::{FreeReport, json_line, text};
+use crate::share::NeededFacts;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The facts of processes that are printed.
+const FACTS: NeededFacts = NeededFacts::Nothing;
 /// The period of the questions to a collector with `--wait`.
 const ASK_PERIOD: Duration = Duration::from_secs(2);
 
@@ -24,9 +27,9 @@ const ASK_PERIOD: Duration = Duration::from_secs(2);
 pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
     let chosen = setup.collectors.pop();
     let first = match &chosen {
-        Some(chosen) => Some(ask_relayed(&mut setup, chosen).await?),
+        Some(chosen) => Some(ask_relayed(&mut setup, chosen, FACTS).await?),
         None if arguments.direct || setup.simulated => None,
-        None => ask_local(&setup.hosts, setup.clock),
+        None => ask_local(&setup.hosts, FACTS, setup.clock),
     };
     if let Some(answer) = first {
         return search_answers(&mut setup, chosen.as_ref(), answer, arguments).await;
@@ -85,8 +88,8 @@ async fn search_answers(
             () = tokio::time::sleep(ASK_PERIOD) => {}
         }
         answer = match chosen {
-            Some(chosen) => ask_relayed(setup, chosen).await?,
-            None => ask_local(&setup.hosts, setup.clock).ok_or_else(|| {
+            Some(chosen) => ask_relayed(setup, chosen, FACTS).await?,
+            None => ask_local(&setup.hosts, FACTS, setup.clock).ok_or_else(|| {
                 CommandError::failed("the collector no longer answers\n  hint: --direct asks the hosts")
             })?,
         };

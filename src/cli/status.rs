@@ -14,6 +14,7 @@ use crate::diagnosis::{Engine, Finding, FindingPhase};
 use crate::fleet::{Clock, Moment};
 use crate::output::paint::Tone;
 use crate::output::{Report, json, status};
+use crate::share::NeededFacts;
 use crate::store::Directories;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -39,13 +40,13 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
                 "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";
             return Err(CommandError::usage(text));
         }
-        let answer = ask_relayed(&mut setup, &chosen).await?;
+        let answer = ask_relayed(&mut setup, &chosen, printer.needed_facts()).await?;
         printer.print_answer(&answer, None)?;
         return Ok(exit_code(answer.all_reported()));
     }
     if !arguments.direct
         && !setup.simulated
-        && let Some(answer) = ask_local(&setup.hosts, setup.clock)
+        && let Some(answer) = ask_local(&setup.hosts, printer.needed_facts(), setup.clock)
     {
         return repeat_answers(&setup, answer, &mut printer, arguments.watch).await;
     }
@@ -101,7 +102,7 @@ async fn repeat_answers(
             _ = exit_signals.next() => return Ok(exit_code(answer.all_reported())),
             () = tokio::time::sleep(period) => {}
         }
-        answer = ask_local(&setup.hosts, setup.clock)
+        answer = ask_local(&setup.hosts, printer.needed_facts(), setup.clock)
             .ok_or_else(|| CommandError::failed("the collector no longer answers\n  hint: --direct asks the hosts"))?;
     }
 }
@@ -208,6 +209,11 @@ struct Printer {
 }
 
 impl Printer {
+    /// The facts of processes that are printed: the table has only their users.
+    fn needed_facts(&self) -> NeededFacts {
+        if self.as_json || self.csv.is_some() { NeededFacts::All } else { NeededFacts::Owners }
+    }
+
     /// Writes the answer of a collector.
     fn print_answer(&mut self, answer: &CollectorAnswer, period: Option<Duration>) -> Result<Written, CommandError> {
         let states = |id| answer.states(id);

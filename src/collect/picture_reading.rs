@@ -6,7 +6,7 @@ use super::relay::{Picture, Relay};
 use super::remote_command::OpenChannel;
 use crate::config::HostConfig;
 use crate::fleet::{Clock, ConnectPhase, LinkError, LinkErrorKind};
-use crate::share::{Demultiplexer, ViewerEvent};
+use crate::share::{Demultiplexer, ViewerEvent, ViewerHello};
 use crate::wire::SafeText;
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot, watch};
@@ -30,14 +30,14 @@ pub struct PictureReading {
 }
 
 impl PictureReading {
-    /// Connects to the collector on `machine` and reads its picture; with `follow` also what comes after it, because a
-    /// collector ends a session that does not read. `changed` is notified after each change of the state. Must be called
+    /// Connects to the collector on `machine` and reads the picture that `hello` asks for. A viewer that follows also reads
+    /// what comes after it, because a collector ends a session that does not read. `changed` is notified after each change of the state. Must be called
     /// within a tokio runtime.
     pub fn start(
         ssh: Arc<dyn OpenChannel>,
         machine: Arc<HostConfig>,
         clock: Clock,
-        follow: bool,
+        hello: ViewerHello,
         demultiplexer: Demultiplexer,
         changed: Arc<Notify>,
     ) -> Self {
@@ -46,7 +46,7 @@ impl PictureReading {
         let (hand_over, handed_over) = oneshot::channel();
         let (mut taker, picture) = oneshot::channel();
         tokio::spawn(async move {
-            let read = read(ssh, &machine, clock, follow, demultiplexer, states, handed_over);
+            let read = read(ssh, &machine, clock, hello, demultiplexer, states, handed_over);
             tokio::select! {
                 picture = read => drop(taker.send(picture)),
                 () = taker.closed() => {}
@@ -103,7 +103,7 @@ async fn read(
     ssh: Arc<dyn OpenChannel>,
     machine: &HostConfig,
     clock: Clock,
-    follow: bool,
+    hello: ViewerHello,
     demultiplexer: Demultiplexer,
     states: StateSender,
     mut handed_over: oneshot::Receiver<()>,
@@ -113,7 +113,7 @@ async fn read(
         phases.send_replace(ReadingState::Reading(connect_phase(phase)));
         changed.notify_one();
     };
-    let mut relay = Relay::open(ssh, machine, follow, demultiplexer, &progress).await?;
+    let mut relay = Relay::open(ssh, machine, &hello, demultiplexer, &progress).await?;
     states.send(ReadingState::Reading(ConnectPhase::FirstSample));
     let mut events = Vec::new();
     loop {
@@ -129,7 +129,7 @@ async fn read(
         tokio::select! {
             biased;
             _ = &mut handed_over => return Ok(Picture { relay, events }),
-            more = relay.next(clock), if follow => events.extend(more?),
+            more = relay.next(clock), if hello.follow => events.extend(more?),
         }
     }
 }
@@ -171,7 +171,7 @@ pub(super) mod tests {
         let machine = Arc::new(HostConfig::named("lab-head"));
         let ssh: Arc<dyn OpenChannel> = Arc::new(Scripted(lines.to_owned()));
         let clock = Clock::start(1.0);
-        PictureReading::start(ssh, machine, clock, true, Demultiplexer::default(), Arc::clone(changed))
+        PictureReading::start(ssh, machine, clock, ViewerHello::follow(), Demultiplexer::default(), Arc::clone(changed))
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,7 +42,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Logs in, starts the relay and introduces this viewer. `demultiplexer` has the hosts of an earlier connection, or
+    /// Logs in, starts the relay and introduces this viewer with `hello`. `demultiplexer` has the hosts of an earlier connection, or
     /// is new.
     ///
     /// # Errors
@@ -50,14 +50,14 @@ impl Relay {
     pub async fn open(
         ssh: Arc<dyn OpenChannel>,
         machine: &HostConfig,
-        follow: bool,
+        hello: &ViewerHello,
         demultiplexer: Demultiplexer,
         progress: &Progress,
     ) -> Result<Self, LinkError> {
         let channel = ssh.open(machine, COMMAND, progress).await.map_err(|error| error::from_ssh(&error))?;
         let mut remote = RemoteCommand::new(channel);
         remote.stdout.lines = LineBuffer::with_limit(MAX_FRAME_BYTES);
-        let hello = ViewerHello::new(follow).line().unwrap_or_default();
+        let hello = hello.line().unwrap_or_default();
         // If the relay has ended already, its output names the cause.
         let _ = remote.stdin.write_all(&hello).await;
         let _ = remote.stdin.flush().await;

@@ -6,7 +6,7 @@ use super::picture_reading::{PictureReading, ReadingState};
 use super::relay::{DROPPED, Picture, Relay, RelayRoute, silent};
 use crate::config::HostConfig;
 use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
-use crate::share::{CollectorInfo, Demultiplexer, HostInfo, ViewerEvent};
+use crate::share::{CollectorInfo, Demultiplexer, HostInfo, ViewerEvent, ViewerHello};
 use crate::wire::SafeText;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -328,7 +328,7 @@ impl Follower {
                 let known = Demultiplexer::with_hosts(self.names.iter().cloned());
                 let known = if self.configure.is_some() { known.with_new_hosts() } else { known };
                 let RelayRoute { machine, ssh, .. } = &self.route;
-                match Relay::open(Arc::clone(ssh), machine, true, known, &|_| {}).await {
+                match Relay::open(Arc::clone(ssh), machine, &ViewerHello::follow(), known, &|_| {}).await {
                     Ok(relay) => break Ok(Picture { relay, events: Vec::new() }),
                     Err(failed) => error = failed,
                 }
@@ -548,8 +548,14 @@ mod tests {
         let clock = Clock::start(1.0);
         let demultiplexer = Demultiplexer::default().with_new_hosts();
         let changed = Arc::new(Notify::new());
-        let reading =
-            PictureReading::start(Arc::clone(&ssh), Arc::clone(&machine), clock, true, demultiplexer, changed);
+        let reading = PictureReading::start(
+            Arc::clone(&ssh),
+            Arc::clone(&machine),
+            clock,
+            ViewerHello::follow(),
+            demultiplexer,
+            changed,
+        );
         let followed = FollowedCollector {
             route: RelayRoute { machine, ssh, clock, user: None },
             picture: FirstPicture::Pending(reading),
@@ -583,7 +589,8 @@ mod tests {
         let clock = Clock::start(1.0);
         let demultiplexer = Demultiplexer::default().with_new_hosts();
         let (own, changed) = (Arc::clone(&machine), Arc::new(Notify::new()));
-        let reading = PictureReading::start(Arc::clone(&ssh), own, clock, true, demultiplexer, changed);
+        let reading =
+            PictureReading::start(Arc::clone(&ssh), own, clock, ViewerHello::follow(), demultiplexer, changed);
         let picture = reading.take().await.expect("a picture");
         let fleet: Vec<Arc<HostConfig>> = ["a", "b"].map(|name| Arc::new(HostConfig::named(name))).into();
         let followed = FollowedCollector {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! viewer     {"viewer":{"protocol":1,"version":"0.1.0","follow":true}}
+//!            {"viewer":{"protocol":1,"version":"0.1.0","follow":false,"facts":"owners"}}
 //!            {"history":{"id":1,"host":"hgx-01","span_seconds":86400,"step_seconds":900}}
 //! collector  {"collector":{"protocol":1,"version":"0.1.0","host_name":"lab-head",...}}
 //!            {"hosts":{"first":0,"list":[{"name":"hgx-01","digest":"9f2c..."}]}}
@@ -20,7 +21,7 @@ use crate::fleet::recording::RecordedError;
 use crate::fleet::{HistoryQuery, HistoryReply, JobKey, ProcessKey, StoredHistory};
 use crate::wire::codec::{self, CodecError};
 use crate::wire::limits::{self, MAX_GPUS};
-use crate::wire::{Message, SafeText};
+use crate::wire::{Message, ProcessFacts, SafeText};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
@@ -52,12 +53,61 @@ pub struct ViewerHello {
     /// Send updates after the picture. Without it, the collector sends the picture with its findings and closes.
     #[serde(default)]
     pub follow: bool,
+    /// The facts of processes to send without `follow`. Earlier collectors ignore it and send all of them.
+    #[serde(default, skip_serializing_if = "NeededFacts::are_all")]
+    pub facts: NeededFacts,
+}
+
+/// The facts of processes that a viewer needs. They are two thirds of a picture, mostly command lines of ancestors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NeededFacts {
+    /// No facts.
+    Nothing,
+    /// Only the user of each process.
+    Owners,
+    /// All facts; also for a word that this version does not know.
+    #[default]
+    #[serde(other)]
+    All,
+}
+
+impl NeededFacts {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn are_all(&self) -> bool {
+        *self == Self::All
+    }
+
+    /// The needed part of the facts of a process; `None` if nothing is needed.
+    pub(super) fn of(self, facts: &ProcessFacts) -> Option<ProcessFacts> {
+        match self {
+            Self::Nothing => None,
+            Self::Owners => Some(ProcessFacts {
+                pid: facts.pid,
+                start_ticks: facts.start_ticks,
+                uid: facts.uid,
+                user: facts.user.clone(),
+                ..ProcessFacts::default()
+            }),
+            Self::All => Some(facts.clone()),
+        }
+    }
 }
 
 impl ViewerHello {
-    /// The hello of this program.
-    pub fn new(follow: bool) -> Self {
-        Self { protocol: SHARE_PROTOCOL, version: env!("CARGO_PKG_VERSION").into(), follow }
+    /// The hello of a viewer that follows: it needs all facts.
+    pub fn follow() -> Self {
+        Self {
+            protocol: SHARE_PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            follow: true,
+            facts: NeededFacts::All,
+        }
+    }
+
+    /// The hello of a viewer that reads one picture with these facts.
+    pub fn once(facts: NeededFacts) -> Self {
+        Self { follow: false, facts, ..Self::follow() }
     }
 
     /// The line, with its newline.

@@ -2,7 +2,7 @@
 //! the whole picture again, and one that does not read at all is dropped.
 
 use super::frame::{CollectorInfo, Frame, RefusalKind, SHARE_PROTOCOL, ViewerHello};
-use super::picture::{self, Line};
+use super::picture::{self, Line, PictureContent};
 use super::privacy::Audience;
 use crate::diagnosis::Engine;
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
@@ -189,7 +189,10 @@ impl Hub {
             picture::line(&Frame::Collector(self.info(audience, fleet, now))).into_iter().collect();
         match &refusal {
             Some(refused) => lines.extend(picture::line(refused)),
-            None => lines.extend(picture::picture(fleet, engine, audience, viewer.follow, now)),
+            None => {
+                let content = PictureContent::of(viewer, audience);
+                lines.extend(picture::picture(fleet, engine, content, now));
+            }
         }
         queue.change(|waiting| {
             waiting.push_picture(lines);
@@ -268,7 +271,7 @@ impl Hub {
                 return false;
             }
             if is_behind && !waits {
-                let lines = picture::picture(fleet, engine, viewer.audience, true, now);
+                let lines = picture::picture(fleet, engine, PictureContent::to_follow(viewer.audience), now);
                 viewer.queue.change(|waiting| waiting.push_picture(lines));
                 viewer.line_at = now;
             } else if now.since(viewer.line_at) >= ALIVE_PERIOD
@@ -284,7 +287,7 @@ impl Hub {
     /// Sends the picture of the new list of hosts to every viewer.
     pub fn hosts_changed(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) {
         for viewer in &mut self.viewers {
-            let lines = picture::picture(fleet, engine, viewer.audience, true, now);
+            let lines = picture::picture(fleet, engine, PictureContent::to_follow(viewer.audience), now);
             viewer.queue.change(|waiting| waiting.push_picture(lines));
             viewer.line_at = now;
         }

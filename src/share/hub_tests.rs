@@ -2,7 +2,7 @@ use super::*;
 use crate::config::{HostConfig, Sharing};
 use crate::fleet::fixture::{at, fleet, process};
 use crate::fleet::{Host, LinkError, LinkErrorKind};
-use crate::share::frame::{HostFrame, decode};
+use crate::share::frame::{HostFrame, NeededFacts, decode};
 use crate::share::viewer::{Demultiplexer, ViewerEvent};
 use crate::wire::{Message, Snapshot};
 use futures::FutureExt as _;
@@ -44,7 +44,8 @@ fn viewed(lines: &[Arc<[u8]>], now: Moment) -> (Fleet, Demultiplexer, Vec<Viewer
 }
 
 fn join(hub: &mut Hub, fleet: &Fleet, audience: Audience, follow: bool, now: Moment) -> Arc<LineQueue> {
-    hub.join(&ViewerHello::new(follow), audience, (fleet, &Engine::default()), now)
+    let hello = if follow { ViewerHello::follow() } else { ViewerHello::once(NeededFacts::All) };
+    hub.join(&hello, audience, (fleet, &Engine::default()), now)
 }
 
 /// The state of a host on a screen.
@@ -178,6 +179,38 @@ fn a_viewer_that_does_not_read_is_dropped_and_a_silent_collector_gives_a_sign_of
     assert_eq!(hub.viewers(), 0);
 }
 
+/// The user, the command and the GPUs of each process in the picture that a viewer with this first line gets.
+fn seen_processes(hello: &str) -> Vec<(String, String, usize)> {
+    let fleet = small_fleet();
+    let hello = ViewerHello::decode(hello.as_bytes()).expect("a hello");
+    let queue = hub().join(&hello, Audience::Own, (&fleet, &Engine::default()), at(0.0));
+    let (seen, _, _) = viewed(&drain(&queue), at(0.0));
+    let process = |process: &crate::fleet::Process| {
+        let user = process.facts().and_then(|facts| facts.user.clone()).unwrap_or_default();
+        (user.to_string(), process.info.command.to_string(), process.gpus.len())
+    };
+    seen.hosts().iter().flat_map(Host::processes).map(process).collect()
+}
+
+#[test]
+fn a_viewer_gets_only_the_facts_that_it_needs() {
+    let hello = |follow: bool, facts: &str| {
+        format!("{{\"viewer\":{{\"protocol\":1,\"version\":\"9.9.9\",\"follow\":{follow}{facts}}}}}")
+    };
+    let all = vec![("alice".to_owned(), "python train.py".to_owned(), 2)];
+    assert_eq!(seen_processes(&hello(false, "")), all, "an earlier viewer");
+    assert_eq!(seen_processes(&hello(false, ",\"facts\":\"of-a-later-version\"")), all);
+    assert_eq!(seen_processes(&hello(true, ",\"facts\":\"owners\"")), all, "updates have them as well");
+    let [(user, command, gpus)] = &seen_processes(&hello(false, ",\"facts\":\"owners\""))[..] else { panic!() };
+    assert_eq!((user.as_str(), *gpus), ("alice", 2));
+    assert!(!command.contains("train"), "{command}");
+    let [(user, _, gpus)] = &seen_processes(&hello(false, ",\"facts\":\"nothing\""))[..] else { panic!() };
+    assert_eq!((user.as_str(), *gpus), ("", 2));
+    let line = |hello: ViewerHello| String::from_utf8(hello.line().expect("a line")).expect("text");
+    assert!(!line(ViewerHello::once(NeededFacts::All)).contains("facts"), "the line of an earlier viewer");
+    assert!(line(ViewerHello::once(NeededFacts::Owners)).contains("\"facts\":\"owners\""));
+}
+
 #[test]
 fn viewers_of_another_version_and_too_many_viewers_are_refused_with_a_reason() {
     let fleet = small_fleet();
@@ -186,7 +219,7 @@ fn viewers_of_another_version_and_too_many_viewers_are_refused_with_a_reason() {
         Some(Frame::Refused { kind, reason }) => (kind, reason.to_string()),
         other => panic!("{other:?}"),
     };
-    let old = ViewerHello { protocol: 9, version: "9.9.9".into(), follow: true };
+    let old = ViewerHello { protocol: 9, version: "9.9.9".into(), ..ViewerHello::follow() };
     let queue = hub.join(&old, Audience::Own, (&fleet, &Engine::default()), at(0.0));
     let version = env!("CARGO_PKG_VERSION");
     let text = format!(

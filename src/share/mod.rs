@@ -16,8 +16,8 @@ mod viewer;
 
 pub use findings::Diagnosis;
 pub use frame::{
-    CollectorInfo, Frame, FrameError, HistoryFrame, HostInfo, MAX_FRAME_BYTES, RefusalKind, SHARE_PROTOCOL,
-    ViewerHello, decode, encode, encode_query, settings_digest,
+    CollectorInfo, Frame, FrameError, HistoryFrame, HostInfo, MAX_FRAME_BYTES, NeededFacts, RefusalKind,
+    SHARE_PROTOCOL, ViewerHello, decode, encode, encode_query, settings_digest,
 };
 pub use history::{HistoryService, answer as answer_history};
 pub use hub::{Hub, LineQueue};

@@ -1,7 +1,9 @@
 //! The lines with the current picture of a fleet, for a viewer that has just connected.
 
 use super::findings;
-use super::frame::{DiagnosisFrame, Frame, HOSTS_PER_LINE, HostFrame, HostInfo, LinkFrame, encode};
+use super::frame::{
+    DiagnosisFrame, Frame, HOSTS_PER_LINE, HostFrame, HostInfo, LinkFrame, NeededFacts, ViewerHello, encode,
+};
 use super::privacy::{self, Audience};
 use crate::diagnosis::Engine;
 use crate::fleet::recording::RecordedError;
@@ -31,15 +33,40 @@ fn host_list(fleet: &Fleet) -> Vec<Frame> {
     parts.map(|(part, list)| Frame::Hosts { first: (part * HOSTS_PER_LINE) as u32, list: list.to_vec() }).collect()
 }
 
-/// The whole picture, ending with [`Frame::Complete`]. A viewer that follows gets the charts; one that does not gets the
-/// states of the GPUs and the findings.
-pub(super) fn picture(fleet: &Fleet, engine: &Engine, audience: Audience, follows: bool, now: Moment) -> Vec<Line> {
+/// The parts of a picture that a viewer gets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PictureContent {
+    /// Who reads it.
+    pub(super) audience: Audience,
+    /// With the charts, for a viewer that follows; otherwise with the states of the GPUs and the findings.
+    pub(super) follows: bool,
+    /// The facts of processes.
+    pub(super) facts: NeededFacts,
+}
+
+impl PictureContent {
+    /// The picture that this viewer asks for.
+    pub(super) fn of(viewer: &ViewerHello, audience: Audience) -> Self {
+        match viewer.follow {
+            true => Self::to_follow(audience),
+            false => Self { audience, follows: false, facts: viewer.facts },
+        }
+    }
+
+    /// The picture for a viewer that follows. Updates have all facts, so the picture has them as well.
+    pub(super) fn to_follow(audience: Audience) -> Self {
+        Self { audience, follows: true, facts: NeededFacts::All }
+    }
+}
+
+/// The whole picture, ending with [`Frame::Complete`].
+pub(super) fn picture(fleet: &Fleet, engine: &Engine, content: PictureContent, now: Moment) -> Vec<Line> {
     let mut lines: Vec<Line> = host_list(fleet).iter().filter_map(line).collect();
     for host in fleet.hosts() {
-        lines.extend(host_lines(host, engine, audience, follows, now));
+        lines.extend(host_lines(host, engine, content, now));
     }
-    if !follows {
-        let diagnosis = findings::lines(engine, fleet, audience, now);
+    if !content.follows {
+        let diagnosis = findings::lines(engine, fleet, content.audience, now);
         lines.extend(diagnosis.into_iter().flat_map(diagnosis_lines));
     }
     lines.extend(line(&Frame::Complete));
@@ -98,7 +125,8 @@ pub(super) fn update_frame(host: &Host, update: &HostUpdate, now: Moment) -> Opt
 }
 
 /// The picture of one host.
-fn host_lines(host: &Host, engine: &Engine, audience: Audience, follows: bool, now: Moment) -> Vec<Line> {
+fn host_lines(host: &Host, engine: &Engine, content: PictureContent, now: Moment) -> Vec<Line> {
+    let PictureContent { audience, follows, facts } = content;
     let empty = HostFrame { name: host.name().clone(), ..HostFrame::default() };
     let mut frames = Vec::new();
     if let Some(hello) = &host.hello {
@@ -111,7 +139,8 @@ fn host_lines(host: &Host, engine: &Engine, audience: Audience, follows: bool, n
     if let Some(snapshot) = snapshot(host) {
         let charts = if follows { charts(host, &snapshot) } else { Vec::new() };
         let age_seconds = host.age(now).map(|age| age.as_secs_f64());
-        let facts: Vec<ProcessFacts> = host.processes().filter_map(|process| process.facts().cloned()).collect();
+        let facts: Vec<ProcessFacts> =
+            host.processes().filter_map(|process| process.facts().and_then(|known| facts.of(known))).collect();
         let parts = Snapshots { host, audience, age_seconds, snapshot: &snapshot };
         let mut charts = charts;
         if facts.is_empty() {
