@@ -94,7 +94,8 @@ const RESERVED_PART: u32 = 4;
 /// only once, so it must not be dropped.
 ///
 /// A notification carries everything that waits, but not everything may cause one. A host whose findings come and go has
-/// its share of the rate, and warnings leave a part of it to critical findings.
+/// its share of the rate, and warnings leave a part of it to critical findings. The fleet as a whole has a share like a host,
+/// so that a host that has used its own cannot hold back an outage that is listed under it.
 #[derive(Debug)]
 struct NotificationQueue {
     min_severity: Severity,
@@ -109,8 +110,8 @@ struct NotificationQueue {
 #[derive(Debug)]
 struct SentNotification {
     at: Moment,
-    /// The hosts that caused it.
-    hosts: HashSet<HostId>,
+    /// The hosts that caused it; `None` is the fleet as a whole.
+    hosts: HashSet<Option<HostId>>,
 }
 
 impl NotificationQueue {
@@ -159,7 +160,8 @@ impl NotificationQueue {
             let of_host = self.sent.iter().filter(|sent| sent.hosts.contains(&news.transition.host)).count();
             sent < limit as usize && of_host < host_share
         };
-        let causes: HashSet<HostId> = self.waiting.iter().filter(may_cause).map(|news| news.transition.host).collect();
+        let causes: HashSet<Option<HostId>> =
+            self.waiting.iter().filter(may_cause).map(|news| news.transition.host).collect();
         if causes.is_empty() {
             return None;
         }
@@ -276,7 +278,7 @@ mod tests {
 
     fn notification_of(host: u32, id: &str, severity: Severity) -> FindingNotification {
         let mut news = notification(id, severity);
-        news.transition.host = HostId(host);
+        news.transition.host = Some(HostId(host));
         news
     }
 
@@ -299,6 +301,20 @@ mod tests {
             (MAX_WAITING, 197),
             "the findings that waited come along"
         );
+    }
+
+    #[test]
+    fn an_outage_is_notified_although_its_first_host_has_used_its_share() {
+        let mut queue = queue(20, 3600);
+        for second in 0..10 {
+            queue.take(&[notification_of(0, &format!("f{second}"), Severity::Crit)]);
+            assert_eq!(queue.next(8, at(second)).is_some(), second < 5, "{second}");
+        }
+        let mut outage = notification("host-unreachable/fleet/hgx-00", Severity::Crit);
+        outage.transition.host = None;
+        outage.finding.hosts = vec![(HostId(0), "hgx-00".into()), (HostId(1), "hgx-01".into())];
+        queue.take(&[outage]);
+        assert!(queue.next(8, at(10)).is_some());
     }
 
     #[test]

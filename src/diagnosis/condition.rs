@@ -1,6 +1,6 @@
 //! One condition of one target: how a rule evaluates it, and the phases of the finding made of it.
 
-use super::finding::{FindingDetails, FindingTarget};
+use super::finding::{FLEET, FindingDetails, FindingTarget};
 use super::{Confidence, Finding, FindingPhase, Severity, Transition};
 use crate::fleet::{HostId, Moment};
 use crate::wire::SafeText;
@@ -206,6 +206,8 @@ impl Condition {
         finding.user = details.user;
         finding.is_mine = details.is_mine;
         finding.hosts.clear();
+        // The fleet is evaluated in the place of a host, but is none.
+        let host = host.filter(|_| !self.target.is_fleet());
         finding.hosts.extend(details.lead.as_ref().or(host).cloned());
         if let Some((host, _)) = finding.hosts.first() {
             finding.host = *host;
@@ -298,8 +300,8 @@ impl Condition {
             at: sample_time.now,
             id: self.finding.id.clone(),
             rule: self.finding.rule,
-            host: self.finding.host,
-            host_name: self.finding.hosts.first().map(|(_, name)| name.clone()).unwrap_or_default(),
+            host: (!self.target.is_fleet()).then_some(self.finding.host),
+            host_name: self.finding.hosts.first().map_or_else(|| FLEET.into(), |(_, name)| name.clone()),
             from,
             to,
             severity: self.severity,

@@ -375,7 +375,9 @@ impl Conditions {
         finding.id = fingerprint(rule, &name, target);
         finding.phase = FindingPhase::Clear;
         finding.not = rule.info().not;
-        finding.hosts = vec![(host, name)];
+        if !target.is_fleet() {
+            finding.hosts = vec![(host, name)];
+        }
         self.all.push(Condition::new(target.clone(), finding, run, sample_time));
         Some(self.all.len() - 1)
     }
@@ -513,6 +515,28 @@ mod tests {
         let mut transitions = Vec::new();
         conditions.publish(&mut transitions);
         assert!(transitions.is_empty() && !conditions.is_tracking_any());
+    }
+
+    #[test]
+    fn a_finding_about_the_fleet_belongs_to_no_host() {
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 0.0);
+        let transition = |lead: Option<(HostId, SafeText)>| {
+            let (mut conditions, mut transitions) = (Conditions::default(), Vec::new());
+            conditions.begin_sample_for(HostId(0), &"fleet".into(), SampleTime::new(at(10.0), 10.0), false, 0);
+            let target = FindingTarget::Named("hgx-03".into());
+            conditions.met(RuleId::HostUnreachable, &target, evaluation, |_, _| FindingDetails {
+                lead,
+                ..FindingDetails::default()
+            });
+            conditions.publish(&mut transitions);
+            let hosts = conditions.findings().next().map(|(_, finding)| finding.hosts.clone()).expect("a finding");
+            let transition = transitions.pop().expect("a transition");
+            (transition.id.to_string(), transition.host, transition.host_name.to_string(), hosts)
+        };
+        let id = "host-unreachable/fleet/hgx-03".to_owned();
+        assert_eq!(transition(None), (id.clone(), None, "fleet".to_owned(), vec![]));
+        let lead = (HostId(3), SafeText::from("hgx-03"));
+        assert_eq!(transition(Some(lead.clone())), (id, None, "hgx-03".to_owned(), vec![lead]));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use super::condition::SampleTime;
 use super::conditions::Conditions;
+use super::finding::FLEET;
 use super::finding::FindingTarget;
 use super::host_diagnosis::HostDiagnosis;
 use super::inhibit::{add_peer_hosts, inhibit};
 use super::notification_state::NotificationState;
 use super::rule_context::{PeerHosts, RuleContext};
-use super::rules::{self, FLEET, FleetWide};
+use super::rules::{self, FleetWide};
 use super::saved_state::{MAX_ENTRIES, SAVED_STATE_VERSION, SavedJobEnd, SavedState};
 use super::track::{GpuTrack, JobTrack, ProcessTrack};
 use super::{
@@ -239,7 +240,7 @@ impl Engine {
     /// The finding after a transition; `None` if it has cleared. It looks only at the host of the transition and at the
     /// fleet: searching all findings for each transition takes hours for a recording with thousands of hosts.
     pub fn finding_of(&self, transition: &Transition) -> Option<&Finding> {
-        let of_host = self.host(transition.host).into_iter();
+        let of_host = transition.host.and_then(|host| self.host(host)).into_iter();
         let of_host = of_host.flat_map(|host| host.conditions.findings().chain(host.link_conditions.findings()));
         let mut findings = of_host.chain(self.fleet_wide.conditions.findings()).map(|(_, finding)| finding);
         findings.find(|finding| finding.id == transition.id)

@@ -132,9 +132,10 @@ pub struct Finding {
     pub fired_at: Option<Moment>,
     /// When a pending finding will fire if the condition continues to hold.
     pub due: Option<Moment>,
-    /// The host that the finding is listed under.
+    /// The host that the finding is listed under. It means nothing if `hosts` is empty.
     pub host: HostId,
-    /// All hosts concerned, with their names; the first is `host`.
+    /// All hosts concerned, with their names; the first is `host`. Empty if a finding about the fleet as a whole names no
+    /// host.
     pub hosts: Vec<(HostId, SafeText)>,
     /// The GPUs concerned.
     pub gpus: Vec<FindingGpu>,
@@ -272,9 +273,9 @@ pub struct Transition {
     pub id: SafeText,
     /// The rule.
     pub rule: RuleId,
-    /// The host that the finding is listed under.
-    pub host: HostId,
-    /// The name of that host.
+    /// The host that the finding is listed under; `None` if it is about the fleet as a whole.
+    pub host: Option<HostId>,
+    /// The name of the host that the finding is listed under; [`FLEET`] if there is none.
     pub host_name: SafeText,
     /// The phase before.
     pub from: FindingPhase,
@@ -308,6 +309,9 @@ pub enum SnoozeEnd {
     OnChange,
 }
 
+/// The name in place of a host for findings about the fleet as a whole, also in their fingerprints.
+pub(super) const FLEET: &str = "fleet";
+
 /// The subject of a finding within its host and rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FindingTarget {
@@ -321,6 +325,13 @@ pub(super) enum FindingTarget {
     Xid(SafeText, u64),
     /// A GPU model or an outage, for findings about the whole fleet.
     Named(SafeText),
+}
+
+impl FindingTarget {
+    /// Whether the finding is about the fleet as a whole. It may be listed under one of the hosts.
+    pub(super) fn is_fleet(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
 }
 
 /// The part of a finding that the rule writes.

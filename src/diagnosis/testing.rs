@@ -208,7 +208,7 @@ pub(crate) fn notification(id: &str, severity: super::Severity) -> super::Findin
         at: at(0.0),
         id: id.into(),
         rule: super::RuleId::GpuLost,
-        host: HostId(0),
+        host: Some(HostId(0)),
         host_name: "hgx-01".into(),
         from: FindingPhase::Clear,
         to: FindingPhase::Firing,

@@ -305,7 +305,7 @@ pub(super) fn transitions() -> Vec<Transition> {
         at: moment(seconds),
         id: "stuck-spin hgx-01 slurm:3385".into(),
         rule: RuleId::StuckSpin,
-        host: HostId(0),
+        host: Some(HostId(0)),
         host_name: "hgx-01".into(),
         from,
         to,

@@ -580,7 +580,7 @@ impl JsonFinding {
             at_least: finding.at_least,
             fired_at: finding.fired_at.and_then(rfc3339),
             due_at: finding.due.and_then(rfc3339),
-            host: name(finding.host).unwrap_or_default(),
+            host: finding.hosts.first().and_then(|(id, _)| name(*id)).unwrap_or_default(),
             hosts: finding.hosts.iter().map(|(_, name)| name.clone()).collect(),
             gpus: gpus
                 .map(|gpu| JsonFindingGpu { host: name(gpu.host), index: gpu.index, uuid: gpu.uuid.clone() })

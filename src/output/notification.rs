@@ -96,10 +96,10 @@ pub fn line(notification: &Notification, fleet: &Fleet, now: Moment) -> Result<S
     Ok(serde_json::to_string(&json)? + "\n")
 }
 
-/// Whether all hosts of a finding are simulated. A finding about the whole fleet has a transition of no host.
+/// Whether all hosts of a finding are simulated: those of the fleet if the finding names none.
 fn is_simulated(finding: &Finding, fleet: &Fleet) -> bool {
     match &finding.hosts[..] {
-        [] => fleet.is_simulated(finding.host),
+        [] => fleet.hosts().iter().all(|host| fleet.is_simulated(host.id)),
         hosts => hosts.iter().all(|(id, _)| fleet.is_simulated(*id)),
     }
 }
@@ -165,6 +165,9 @@ mod tests {
         assert!(is_simulated(&finding, &fleet));
         finding.hosts = vec![sim, real];
         assert!(!is_simulated(&finding, &fleet));
+        finding.hosts = Vec::new();
+        assert!(!is_simulated(&finding, &fleet), "it is about the fleet, and one of its hosts is real");
+        assert!(is_simulated(&finding, &Fleet::new(&configs[..1], false, moment(0.0))));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::config::Thresholds;
 use crate::config::thresholds::HostUnreachable;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run, SampleTime};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::finding::{FindingDetails, FindingTarget};
+use crate::diagnosis::finding::{FLEET, FindingDetails, FindingTarget};
 use crate::diagnosis::host_diagnosis::HostDiagnosis;
 use crate::diagnosis::notification_state::NotificationState;
 use crate::diagnosis::rule_context::duration;
@@ -14,9 +14,6 @@ use crate::fleet::{Fleet, Host, HostId, Link, LinkErrorKind, Moment};
 use crate::wire::SafeText;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
-
-/// The host name in the fingerprints of findings about the fleet as a whole.
-pub(crate) const FLEET: &str = "fleet";
 
 /// A tick this much later than the previous one, in real time, means that this computer was suspended.
 const SUSPEND_GAP: Duration = Duration::from_secs(30);

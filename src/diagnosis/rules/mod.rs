@@ -11,7 +11,7 @@ mod process;
 mod sharing;
 mod stuck;
 
-pub(super) use fleet_wide::{FLEET, FleetWide};
+pub(super) use fleet_wide::FleetWide;
 pub(super) use host::is_reported_by_peer_host;
 
 use super::conditions::Conditions;
