@@ -16,6 +16,7 @@ mod install;
 mod misbehavior;
 mod nvidia_smi;
 mod own_session;
+mod picture_events;
 mod picture_reading;
 mod probe_binary;
 mod read_budget;

@@ -2,6 +2,7 @@
 //! that are complete.
 
 use super::error::connect_phase;
+use super::picture_events::PictureEvents;
 use super::relay::{Picture, Relay};
 use super::remote_command::OpenChannel;
 use crate::config::HostConfig;
@@ -115,11 +116,11 @@ async fn read(
     };
     let mut relay = Relay::open(ssh, machine, &hello, demultiplexer, &progress).await?;
     states.send(ReadingState::Reading(ConnectPhase::FirstSample));
-    let mut events = Vec::new();
+    let mut events = PictureEvents::default();
     loop {
         let more = relay.next(clock).await?;
         let is_complete = more.contains(&ViewerEvent::Complete);
-        events.extend(more);
+        more.into_iter().for_each(|event| events.add(event));
         if is_complete {
             break;
         }
@@ -128,8 +129,8 @@ async fn read(
     loop {
         tokio::select! {
             biased;
-            _ = &mut handed_over => return Ok(Picture { relay, events }),
-            more = relay.next(clock), if hello.follow => events.extend(more?),
+            _ = &mut handed_over => return Ok(Picture { relay, events: events.into_events() }),
+            more = relay.next(clock), if hello.follow => more?.into_iter().for_each(|event| events.add(event)),
         }
     }
 }

@@ -228,7 +228,7 @@ pub struct RelayRoute {
 pub struct Picture {
     /// The connection, whose picture is complete.
     pub relay: Relay,
-    /// The events of the picture, and of what followed it.
+    /// The events of the picture, brought up to date with what followed it.
     pub events: Vec<ViewerEvent>,
 }
 

@@ -1,0 +1,227 @@
+//! What a collector has sent until the viewer takes it, for example while a prompt is open. Of each host only the newest state is
+//! kept, so memory does not grow with time.
+
+use crate::fleet::{HostId, HostUpdate};
+use crate::share::ViewerEvent;
+use crate::wire::Snapshot;
+use crate::wire::limits::{MAX_SLURM_ENDS, MAX_XID_EVENTS};
+use std::collections::{BTreeMap, HashSet};
+
+/// The events of a picture and of what follows it.
+#[derive(Debug, Default)]
+pub(super) struct PictureEvents {
+    collector: Option<ViewerEvent>,
+    has_hosts: bool,
+    hosts: BTreeMap<u32, HostEvents>,
+    is_complete: bool,
+}
+
+/// The last events of one host.
+#[derive(Debug, Default)]
+struct HostEvents {
+    hello: Option<HostUpdate>,
+    inventory: Option<HostUpdate>,
+    snapshot: Option<Box<Snapshot>>,
+    readings_age: Option<HostUpdate>,
+    round_trip: Option<HostUpdate>,
+    misbehavior: Option<HostUpdate>,
+    /// The state of the link, unless something has arrived since.
+    link: Option<HostUpdate>,
+    states: Option<ViewerEvent>,
+}
+
+impl PictureEvents {
+    /// Adds the next event.
+    pub(super) fn add(&mut self, event: ViewerEvent) {
+        match event {
+            ViewerEvent::Collector(_) => self.collector = Some(event),
+            ViewerEvent::HostsChanged => self.has_hosts = true,
+            ViewerEvent::Update(id, update) => self.hosts.entry(id.0).or_default().add(update),
+            ViewerEvent::States(id, _) => self.hosts.entry(id.0).or_default().states = Some(event),
+            ViewerEvent::Complete => self.is_complete = true,
+            // Nothing was requested yet, and a refusal is an error of the connection.
+            ViewerEvent::History(_) | ViewerEvent::Refused(..) => {}
+        }
+    }
+
+    /// The events, in the order in which a picture has them.
+    pub(super) fn into_events(self) -> Vec<ViewerEvent> {
+        let list = self.has_hosts.then_some(ViewerEvent::HostsChanged);
+        let hosts = self.hosts.into_iter().flat_map(|(id, host)| host.into_events(HostId(id)));
+        let complete = self.is_complete.then_some(ViewerEvent::Complete);
+        self.collector.into_iter().chain(list).chain(hosts).chain(complete).collect()
+    }
+}
+
+impl HostEvents {
+    fn add(&mut self, update: HostUpdate) {
+        match update {
+            // A new connection, perhaps after a reboot, to which the earlier readings do not belong.
+            HostUpdate::Hello(_) => *self = Self { hello: Some(update), ..Self::default() },
+            HostUpdate::Inventory(_) => self.inventory = Some(update),
+            HostUpdate::Snapshot(mut snapshot) => {
+                if let Some(older) = self.snapshot.take() {
+                    carry_over(*older, &mut snapshot);
+                }
+                self.snapshot = Some(snapshot);
+                (self.readings_age, self.link) = (None, None);
+            }
+            HostUpdate::ReadingsAge(_) => self.readings_age = Some(update),
+            HostUpdate::RoundTrip(_) => {
+                self.round_trip = Some(update);
+                self.link.take_if(|link| matches!(link, HostUpdate::Silent));
+            }
+            HostUpdate::Misbehaves(_) => self.misbehavior = Some(update),
+            HostUpdate::Connecting { .. } | HostUpdate::Silent | HostUpdate::Down { .. } | HostUpdate::NeedsUser(_) => {
+                self.link = Some(update)
+            }
+            // A collector passes no answers on.
+            HostUpdate::Reply(_) => {}
+        }
+    }
+
+    fn into_events(self, id: HostId) -> impl Iterator<Item = ViewerEvent> {
+        let updates = [
+            self.hello,
+            self.inventory,
+            self.snapshot.map(HostUpdate::Snapshot),
+            self.readings_age,
+            self.round_trip,
+            self.misbehavior,
+            self.link,
+        ];
+        let updates = updates.into_iter().flatten().map(move |update| ViewerEvent::Update(id, update));
+        updates.chain(self.states)
+    }
+}
+
+/// Moves the parts that are not in every snapshot from the one before it: the facts of the processes that still use a GPU,
+/// health, Xids, charts, file systems and Slurm jobs. The newest part wins.
+fn carry_over(older: Snapshot, newer: &mut Snapshot) {
+    let renewed: HashSet<u32> = newer.facts.iter().map(|facts| facts.pid).collect();
+    let listed: HashSet<u32> = newer.gpu_processes.pid.iter().flatten().copied().collect();
+    let is_needed = |pid: u32| listed.contains(&pid) && !renewed.contains(&pid);
+    newer.facts.extend(older.facts.into_iter().filter(|facts| is_needed(facts.pid)));
+    if newer.health.is_empty() && newer.generation == older.generation {
+        newer.health = older.health;
+    }
+    // A picture divides a snapshot with many processes: its parts repeat the Xids.
+    if newer.sequence != older.sequence {
+        put_before(older.xid_events, &mut newer.xid_events, MAX_XID_EVENTS);
+    }
+    if newer.recent_past.is_empty() {
+        newer.recent_past = older.recent_past;
+    }
+    let (host, before) = (&mut newer.host, older.host);
+    if host.filesystems.is_empty() {
+        host.filesystems = before.filesystems;
+    }
+    host.slurm_jobs = host.slurm_jobs.take().or(before.slurm_jobs);
+    host.slurm_allocated_gpus = host.slurm_allocated_gpus.take().or(before.slurm_allocated_gpus);
+    put_before(before.slurm_ends, &mut host.slurm_ends, MAX_SLURM_ENDS);
+}
+
+/// Puts the events of an older snapshot before those of a newer one, and keeps the newest.
+fn put_before<T>(mut older: Vec<T>, newer: &mut Vec<T>, limit: usize) {
+    older.append(newer);
+    older.drain(..older.len().saturating_sub(limit));
+    *newer = older;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::fixture::{at, fleet, process};
+    use crate::fleet::{Fleet, LinkError, LinkErrorKind};
+    use crate::sim::builder;
+    use crate::wire::{GpuProcessColumns, GpuProcessReading, Inventory, ProcessFacts, XidEvent};
+    use std::time::Duration;
+
+    fn snapshot(sequence: u64, pids: &[u32], facts: &[u32]) -> HostUpdate {
+        let usage = |pid: &u32| GpuProcessReading { pid: Some(*pid), gpu: Some(0), ..GpuProcessReading::default() };
+        let usages: Vec<GpuProcessReading> = pids.iter().map(usage).collect();
+        HostUpdate::Snapshot(Box::new(Snapshot {
+            sequence,
+            gpu_processes: GpuProcessColumns::from_rows(&usages),
+            facts: facts.iter().map(|pid| ProcessFacts { pid: *pid, ..ProcessFacts::default() }).collect(),
+            xid_events: vec![XidEvent { gpu: Some(0), xid: 13, monotonic_seconds: 0.0 }],
+            ..Snapshot::default()
+        }))
+    }
+
+    fn updates(events: PictureEvents) -> Vec<HostUpdate> {
+        let update = |event| if let ViewerEvent::Update(_, update) = event { Some(update) } else { None };
+        events.into_events().into_iter().filter_map(update).collect()
+    }
+
+    #[test]
+    fn an_hour_of_updates_leaves_one_state_of_each_host() {
+        let mut events = PictureEvents::default();
+        events.add(ViewerEvent::HostsChanged);
+        for host in [0, 1].map(HostId) {
+            events.add(ViewerEvent::Update(host, HostUpdate::Inventory(Box::default())));
+        }
+        events.add(ViewerEvent::Complete);
+        for second in 0..3600 {
+            for host in [0, 1].map(HostId) {
+                // A process starts each second and another one ends.
+                let pids = [7, 100 + second, 101 + second];
+                let facts = if second == 0 { vec![7, 100, 101] } else { vec![101 + second] };
+                events.add(ViewerEvent::Update(host, snapshot(u64::from(second), &pids, &facts)));
+                events.add(ViewerEvent::Update(host, HostUpdate::RoundTrip(Duration::from_millis(2))));
+            }
+        }
+        let events = events.into_events();
+        assert_eq!((&events[0], events.last()), (&ViewerEvent::HostsChanged, Some(&ViewerEvent::Complete)));
+        assert_eq!(events.len(), 8, "inventory, snapshot and round trip of each host");
+        let ViewerEvent::Update(HostId(0), HostUpdate::Snapshot(last)) = &events[2] else { panic!("{:?}", events[2]) };
+        let mut facts: Vec<u32> = last.facts.iter().map(|facts| facts.pid).collect();
+        facts.sort_unstable();
+        assert_eq!((last.sequence, facts), (3599, vec![7, 3699, 3700]), "the facts are sent once");
+        assert_eq!(last.xid_events.len(), MAX_XID_EVENTS);
+    }
+
+    #[test]
+    fn the_last_state_of_a_link_is_kept_until_something_arrives() {
+        let down = || {
+            let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
+            HostUpdate::Down { error, retry_at: None, attempt: 1 }
+        };
+        let kept = |list: Vec<HostUpdate>| {
+            let mut events = PictureEvents::default();
+            list.into_iter().for_each(|update| events.add(ViewerEvent::Update(HostId(0), update)));
+            updates(events)
+        };
+        let trip = || HostUpdate::RoundTrip(Duration::from_millis(2));
+        assert_eq!(kept(vec![trip(), HostUpdate::Silent, down()]), [trip(), down()]);
+        assert_eq!(kept(vec![HostUpdate::Silent, trip()]), [trip()]);
+        assert_eq!(kept(vec![down(), snapshot(1, &[], &[])]), [snapshot(1, &[], &[])]);
+        let hello = || HostUpdate::Hello(Box::new(builder::hello("boot-2".into(), "alice", 1000)));
+        let inventory = || HostUpdate::Inventory(Box::<Inventory>::default());
+        assert_eq!(kept(vec![inventory(), snapshot(1, &[7], &[7]), hello()]), [hello()], "it was before a reboot");
+    }
+
+    #[test]
+    fn a_fleet_that_takes_the_kept_events_has_the_processes_of_the_last_snapshot() {
+        let source = fleet(vec![vec![process(70, "python train.py", &[(0, 20)])]]);
+        let host = &source.hosts()[0];
+        let mut events = PictureEvents::default();
+        let mut add = |update| events.add(ViewerEvent::Update(HostId(0), update));
+        add(HostUpdate::Hello(Box::new(host.hello.clone().expect("a hello"))));
+        add(HostUpdate::Inventory(Box::new(host.inventory.clone().expect("an inventory"))));
+        let readings = || Snapshot {
+            generation: host.inventory.as_ref().expect("an inventory").generation,
+            gpu_processes: GpuProcessColumns::from_rows(&host.processes().next().expect("a process").gpus),
+            ..Snapshot::default()
+        };
+        let facts = host.processes().filter_map(|process| process.facts().cloned()).collect();
+        add(HostUpdate::Snapshot(Box::new(Snapshot { facts, ..readings() })));
+        add(HostUpdate::Snapshot(Box::new(readings())));
+        let mut viewed = Fleet::new(std::slice::from_ref(&host.config), false, at(0.0));
+        for update in updates(events) {
+            viewed.apply(HostId(0), update, at(1.0));
+        }
+        let commands: Vec<&str> = viewed.hosts()[0].processes().map(|process| process.info.command.as_str()).collect();
+        assert_eq!(commands, ["python train.py"]);
+    }
+}
