@@ -605,6 +605,37 @@ fn added_hosts_take_the_place_of_a_pane_or_come_last_also_in_a_frozen_view() {
 }
 
 #[test]
+fn a_host_in_the_place_of_a_pane_takes_over_none_of_its_findings() {
+    let mut app = app(2, 4, (120, 40));
+    let down = || {
+        let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
+        HostUpdate::Down { error, retry_at: None, attempt: 1 }
+    };
+    let wait = |app: &mut App, seconds: std::ops::Range<u64>| {
+        for second in seconds {
+            report(app, 0, 4, NOW + second);
+            app.update(Event::Ticked, at(NOW + second));
+        }
+        app.refresh_derived_state();
+    };
+    let unreachable = |app: &App| {
+        let of_host = app.findings().of_host(HostId(1));
+        let found = of_host.filter(|one| one.rule == crate::diagnosis::RuleId::HostUnreachable);
+        found.map(|one| one.hosts[0].1.to_string()).collect::<Vec<_>>()
+    };
+    update(&mut app, 1, down(), NOW);
+    wait(&mut app, 1..300);
+    assert_eq!(unreachable(&app), ["hgx-02"]);
+    app.update(Event::HostsAdded(vec![(HostId(1), Arc::new(HostConfig::named("b-01")))]), at(NOW + 300));
+    wait(&mut app, 300..302);
+    assert_eq!(unreachable(&app), [""; 0], "the new host is being connected");
+    report(&mut app, 1, 4, NOW + 302);
+    update(&mut app, 1, down(), NOW + 303);
+    wait(&mut app, 304..600);
+    assert_eq!(unreachable(&app), ["b-01"]);
+}
+
+#[test]
 fn density_keys_change_the_panes() {
     let mut app = app(6, 8, SIZE);
     let rows = |app: &App| app.screen_layout(SIZE).grid.expect("a grid").pane_rows;
