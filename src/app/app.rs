@@ -183,7 +183,7 @@ impl App {
                 return vec![Effect::Repaint];
             }
             Event::Host(id, update) => return self.apply_host_update(id, *update, now),
-            Event::HostsAdded(hosts) => self.add_hosts(&hosts, now),
+            Event::HostsAdded(hosts, order) => self.add_hosts(&hosts, &order, now),
             Event::HistoryRead(reply) => self.take_history(reply, now),
             Event::Prompted(prompt) => {
                 let opens_at_once = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
@@ -231,15 +231,20 @@ impl App {
     }
 
     /// Adds hosts, also to a frozen view: a host without readings changes none of its figures.
-    fn add_hosts(&mut self, hosts: &[(HostId, Arc<HostConfig>)], now: Moment) {
+    fn add_hosts(&mut self, hosts: &[(HostId, Arc<HostConfig>)], order: &[HostId], now: Moment) {
         for (id, config) in hosts {
             self.fleet.set_host(*id, Arc::clone(config), now);
             if let Some(frozen) = &mut self.frozen {
                 frozen.live.set_host(*id, Arc::clone(config), now);
             }
             self.engine.reset_host(*id);
-            self.refresh_host(*id, now);
         }
+        self.fleet.set_order(order);
+        if let Some(frozen) = &mut self.frozen {
+            frozen.live.set_order(order);
+        }
+        // The rows of all hosts have their places.
+        self.refresh_all_hosts(now);
     }
 
     /// Tells the app that a store of a collector answers [`Effect::ReadHistory`].

@@ -589,7 +589,7 @@ fn added_hosts_take_the_place_of_a_pane_or_come_last_also_in_a_frozen_view() {
     let error = crate::fleet::LinkError::new(crate::fleet::LinkErrorKind::Refused, "nothing listens on port 22");
     update(&mut app, 1, HostUpdate::Down { error, retry_at: None, attempt: 1 }, NOW);
     press(&mut app, "Z");
-    app.update(Event::HostsAdded(vec![(HostId(1), config("b-01")), (HostId(2), config("b-02"))]), at(NOW));
+    app.update(Event::HostsAdded(vec![(HostId(1), config("b-01")), (HostId(2), config("b-02"))], Vec::new()), at(NOW));
     app.refresh_derived_state();
     assert_eq!(names(&app), ["hgx-01", "b-01", "b-02"]);
     report(&mut app, 2, 4, NOW + 1);
@@ -600,8 +600,35 @@ fn added_hosts_take_the_place_of_a_pane_or_come_last_also_in_a_frozen_view() {
     report(&mut app, 1, 4, NOW + 2);
     assert_eq!((app.totals().gpus, app.links().live), (12, 3));
     // An id beyond the next one belongs to no list.
-    app.update(Event::HostsAdded(vec![(HostId(7), config("x"))]), at(NOW + 2));
+    app.update(Event::HostsAdded(vec![(HostId(7), config("x"))], Vec::new()), at(NOW + 2));
     assert_eq!(app.fleet().hosts().len(), 3);
+}
+
+#[test]
+fn an_added_host_stands_where_its_collector_lists_it_and_the_selection_stays() {
+    let mut app = app(2, 4, (120, 40));
+    press(&mut app, "→");
+    assert_eq!(app.screen().host, 1);
+    let shown = |app: &App| {
+        let hosts = app.visible_hosts().iter().map(|index| app.fleet().hosts()[*index].name().to_string());
+        hosts.collect::<Vec<_>>()
+    };
+    let row = selected(&app).row.key.clone();
+    let order = [0, 2, 1].map(HostId).to_vec();
+    app.update(Event::HostsAdded(vec![(HostId(2), Arc::new(HostConfig::named("new")))], order), at(NOW));
+    report(&mut app, 2, 4, NOW);
+    app.refresh_derived_state();
+    assert_eq!(shown(&app), ["hgx-01", "new", "hgx-02"]);
+    assert_eq!((app.screen().host, &selected(&app).row.key), (1, &row));
+    let on_wall: Vec<_> = crate::app::wall::wall_lines(app.fleet(), |_| true);
+    assert_eq!(on_wall, [0, 2, 1].map(crate::app::wall::WallLine::Host));
+    press(&mut app, "←");
+    assert_eq!(app.screen().host, 2, "the host to the left");
+    app.screen.list.set_order(crate::fleet::ListOrder { key: SortKey::Host, is_descending: false, group: Group::None });
+    app.update_derived_state(Changes::ALL);
+    let mut hosts: Vec<u32> = app.rows().iter().map(|row| row.row.key.host.0).collect();
+    hosts.dedup();
+    assert_eq!(hosts, [0, 2, 1], "sorted by host");
 }
 
 #[test]
@@ -626,7 +653,7 @@ fn a_host_in_the_place_of_a_pane_takes_over_none_of_its_findings() {
     update(&mut app, 1, down(), NOW);
     wait(&mut app, 1..300);
     assert_eq!(unreachable(&app), ["hgx-02"]);
-    app.update(Event::HostsAdded(vec![(HostId(1), Arc::new(HostConfig::named("b-01")))]), at(NOW + 300));
+    app.update(Event::HostsAdded(vec![(HostId(1), Arc::new(HostConfig::named("b-01")))], Vec::new()), at(NOW + 300));
     wait(&mut app, 300..302);
     assert_eq!(unreachable(&app), [""; 0], "the new host is being connected");
     report(&mut app, 1, 4, NOW + 302);

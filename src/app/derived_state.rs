@@ -217,7 +217,8 @@ impl DerivedState {
             !visibility.hidden.contains(host.name())
                 && inputs.list_filter.matches_host(&FilterInput { host, free_gpus, row: None }, rows, inputs.now)
         };
-        let mut visible: Vec<usize> = (0..hosts.len()).filter(is_visible).collect();
+        let in_order = inputs.fleet.hosts_in_order();
+        let mut visible: Vec<usize> = in_order.iter().map(|host| host.id.0 as usize).filter(is_visible).collect();
         visible.sort_by_key(|index| !visibility.pinned.contains(hosts[*index].name()));
         if !visible.contains(&screen.host)
             && let Some(first) = visible.first()

@@ -25,8 +25,9 @@ pub enum Event {
     Resized(u16, u16),
     /// A host task sent an update.
     Host(HostId, Box<HostUpdate>),
-    /// Hosts were added, each with its id: the next free one, or that of a host which it replaces.
-    HostsAdded(Vec<(HostId, Arc<HostConfig>)>),
+    /// Hosts were added, each with its id: the next free one, or that of a host which it replaces,
+    /// and the order in which all hosts are shown now.
+    HostsAdded(Vec<(HostId, Arc<HostConfig>)>, Vec<HostId>),
     /// A request for a stored history was answered.
     HistoryRead(HistoryReply),
     /// SSH needs an answer from the user.

@@ -19,7 +19,7 @@ impl App {
             PaletteEntry::new(PaletteTarget::Command(line), &command_title(line), &self.command_keys(line), "")
         });
         let hidden = &self.host_visibility.hidden;
-        let hosts = || self.fleet.hosts().iter().filter(|host| !hidden.contains(host.name()));
+        let hosts = || self.fleet.hosts_in_order().into_iter().filter(|host| !hidden.contains(host.name()));
         let host_entries = hosts().map(|host| {
             let tags = host.config.tags.iter().map(SafeText::as_str).collect::<Vec<_>>().join(" ");
             PaletteEntry::new(PaletteTarget::Host(host.id), host.name(), &self.host_text(host), &tags)

@@ -62,9 +62,9 @@ const MAX_CELLS: u16 = 32;
 /// Returns the visible hosts by group, in the order in which groups first occur, and hosts without a group last. Without
 /// groups there are no headings.
 pub fn wall_lines(fleet: &Fleet, is_shown: impl Fn(usize) -> bool) -> Vec<WallLine> {
-    let hosts = fleet.hosts();
+    let hosts = fleet.hosts_in_order();
     let mut groups: Vec<Option<&SafeText>> = Vec::new();
-    for host in hosts {
+    for host in &hosts {
         let group = host.config.group.as_ref();
         if !groups.contains(&group) {
             groups.push(group);
@@ -74,12 +74,12 @@ pub fn wall_lines(fleet: &Fleet, is_shown: impl Fn(usize) -> bool) -> Vec<WallLi
     let has_headings = groups.iter().any(Option::is_some);
     let mut lines = Vec::new();
     for group in groups {
-        let members =
-            || (0..hosts.len()).filter(|index| is_shown(*index) && hosts[*index].config.group.as_ref() == group);
+        let of_group = hosts.iter().filter(|host| host.config.group.as_ref() == group);
+        let shown: Vec<usize> = of_group.map(|host| host.id.0 as usize).filter(|index| is_shown(*index)).collect();
         if has_headings {
-            lines.extend(members().next().map(WallLine::Heading));
+            lines.extend(shown.first().copied().map(WallLine::Heading));
         }
-        lines.extend(members().map(WallLine::Host));
+        lines.extend(shown.into_iter().map(WallLine::Host));
     }
     lines
 }

@@ -8,7 +8,7 @@ use crate::config::HostConfig;
 use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
 use crate::share::{CollectorInfo, Demultiplexer, HostInfo, ViewerEvent, ViewerHello};
 use crate::wire::SafeText;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -92,6 +92,8 @@ pub struct NewHosts {
     pub placeholder: Option<HostId>,
     /// The collector, by its position on the command line.
     collector: usize,
+    /// All its hosts, in its order.
+    listed: Vec<SafeText>,
     info: CollectorInfo,
     added: oneshot::Sender<Vec<(HostId, Arc<HostConfig>)>>,
 }
@@ -151,6 +153,8 @@ pub struct RelayedHosts {
     collectors: Vec<CollectorHandle>,
     /// The hosts of the fleet, by id.
     hosts: Vec<RelayedHost>,
+    /// The order in which they are shown.
+    order: Vec<HostId>,
     histories: mpsc::Sender<HistoryReply>,
     _tasks: JoinSet<()>,
 }
@@ -207,12 +211,14 @@ impl RelayedHosts {
         if let Some(route) = route {
             tasks.spawn(act(route, updates, ordered));
         }
-        let hosts = Self { orders, collectors, hosts: owned, histories, _tasks: tasks };
+        let order = (0..owned.len()).map(|id| HostId(id as u32)).collect();
+        let hosts = Self { orders, collectors, hosts: owned, order, histories, _tasks: tasks };
         RelayedParts { hosts, updates: receiver, histories: answers, new_hosts }
     }
 
-    /// Takes the hosts that [`NewHosts::place`] has added to the fleet, and lets their updates follow.
-    pub fn add(&mut self, new: NewHosts, placed: Vec<(HostId, Arc<HostConfig>)>) {
+    /// Takes the hosts that [`NewHosts::place`] has added to the fleet, and lets their updates follow. Returns the order in
+    /// which all hosts are shown now: the collectors as on the command line, the hosts of each as it lists them.
+    pub fn add(&mut self, new: NewHosts, placed: Vec<(HostId, Arc<HostConfig>)>) -> Vec<HostId> {
         for (id, config) in &placed {
             let host = RelayedHost { config: Arc::clone(config), collector: new.collector };
             match self.hosts.get_mut(id.0 as usize) {
@@ -223,8 +229,37 @@ impl RelayedHosts {
         if let Some(collector) = self.collectors.get_mut(new.collector) {
             collector.info = Some(new.info);
         }
+        self.insert_in_order(new.collector, &new.listed, &placed);
         // If the collector's task has ended, nothing follows.
         let _ended = new.added.send(placed);
+        self.order.clone()
+    }
+
+    /// Inserts hosts into the order behind the host that stands before them in the list of their collector, else before the
+    /// one that follows, else behind the earlier collectors. Hosts that are shown already do not move.
+    fn insert_in_order(&mut self, collector: usize, listed: &[SafeText], placed: &[(HostId, Arc<HostConfig>)]) {
+        let ids: HashMap<&SafeText, HostId> = (0..)
+            .map(HostId)
+            .zip(&self.hosts)
+            .filter(|(_, host)| host.collector == collector)
+            .map(|(id, host)| (&host.config.name, id))
+            .collect();
+        let listed: Vec<HostId> = listed.iter().filter_map(|name| ids.get(name).copied()).collect();
+        let placed: HashSet<HostId> = placed.iter().map(|(id, _)| *id).collect();
+        for (index, id) in listed.iter().enumerate().filter(|(_, id)| placed.contains(id)) {
+            let place_of = |wanted: &HostId| self.order.iter().position(|id| id == wanted);
+            if place_of(id).is_some() {
+                // It has taken the place of a pane.
+                continue;
+            }
+            let before = listed[..index].iter().rev().find_map(place_of).map(|place| place + 1);
+            let behind = || listed[index + 1..].iter().find_map(place_of);
+            let is_earlier =
+                |id: &HostId| self.hosts.get(id.0 as usize).is_some_and(|host| host.collector <= collector);
+            let last = || self.order.iter().rposition(is_earlier).map_or(0, |place| place + 1);
+            let place = before.or_else(behind).unwrap_or_else(last);
+            self.order.insert(place, *id);
+        }
     }
 
     /// Whether a collector answers requests for histories. Earlier versions ignore them.
@@ -420,7 +455,8 @@ impl Follower {
             names.iter().filter_map(|name| listed.get(name)).map(|host| configure(host, &info)).collect();
         let placeholder = self.placeholder.as_ref().map(UpdateSender::id);
         let (added, placed) = oneshot::channel();
-        let new = NewHosts { hosts, placeholder, collector: self.index, info, added };
+        let listed = lines.hosts().iter().map(|host| host.name.clone()).collect();
+        let new = NewHosts { hosts, placeholder, collector: self.index, listed, info, added };
         if self.lists.send(new).await.is_err() {
             // This viewer adds no hosts.
             self.configure = None;
@@ -518,6 +554,7 @@ mod tests {
                 hosts: named(listed),
                 placeholder: placeholder.map(HostId),
                 collector: 1,
+                listed: Vec::new(),
                 info: CollectorInfo::default(),
                 added: oneshot::channel().0,
             };
@@ -534,6 +571,42 @@ mod tests {
         assert_eq!(place(None, &["b3"]), ("a room-b (collector) c b3".to_owned(), placed(&[(3, "b3")])));
         assert_eq!(place(Some(1), &["a", "c"]), ("a room-b (collector) c".to_owned(), placed(&[])));
         assert_eq!(place(Some(9), &["b1"]), ("a room-b (collector) c b1".to_owned(), placed(&[(3, "b1")])));
+    }
+
+    #[tokio::test]
+    async fn added_hosts_stand_where_their_collector_lists_them() {
+        // The hosts of the fleet when the screen begins, each with its collector.
+        let relayed = |hosts: &[(&str, usize)]| {
+            let host = |(name, collector): &(&str, usize)| RelayedHost {
+                config: Arc::new(HostConfig::named(*name)),
+                collector: *collector,
+            };
+            let mut relayed = RelayedHosts::start(Vec::new(), &[]).hosts;
+            relayed.hosts = hosts.iter().map(host).collect();
+            relayed.order = (0..).map(HostId).take(hosts.len()).collect();
+            relayed
+        };
+        let add = |relayed: &mut RelayedHosts, collector: usize, placeholder: Option<u32>, listed: &[&str]| {
+            let mut fleet: Vec<_> = relayed.hosts.iter().map(|host| Arc::clone(&host.config)).collect();
+            let new = NewHosts {
+                hosts: listed.iter().map(|name| Arc::new(HostConfig::named(*name))).collect(),
+                placeholder: placeholder.map(HostId),
+                collector,
+                listed: listed.iter().map(|&name| name.into()).collect(),
+                info: CollectorInfo::default(),
+                added: oneshot::channel().0,
+            };
+            let placed = new.place(&mut fleet);
+            let order = relayed.add(new, placed);
+            order.iter().map(|id| fleet[id.0 as usize].name.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        let mut one = relayed(&[("a1", 0), ("b (collector)", 1), ("c1", 2)]);
+        assert_eq!(add(&mut one, 1, Some(1), &["b1", "b2", "c1", "b3"]), "a1 b1 b2 b3 c1", "c shows c1");
+        assert_eq!(add(&mut one, 0, None, &["a0", "a1", "a2"]), "a0 a1 a2 b1 b2 b3 c1");
+        assert_eq!(add(&mut one, 1, None, &["b3", "b4", "b1", "b2"]), "a0 a1 a2 b1 b2 b3 b4 c1", "shown hosts stay");
+        assert_eq!(add(&mut one, 2, None, &["c1", "c2"]), "a0 a1 a2 b1 b2 b3 b4 c1 c2");
+        let mut other = relayed(&[("c1", 2), ("d1", 3)]);
+        assert_eq!(add(&mut other, 1, None, &["b1", "b2"]), "b1 b2 c1 d1", "no host of it was shown");
     }
 
     fn configure() -> ConfigureHost {

@@ -46,6 +46,8 @@ const MAX_SLURM_ENDS: usize = 64;
 pub struct Host {
     /// The index in the fleet.
     pub id: HostId,
+    /// The position in lists of hosts, see [`Fleet::set_order`].
+    pub place: u32,
     /// The configuration.
     pub config: Arc<HostConfig>,
     /// The state of the connection.
@@ -95,6 +97,7 @@ impl Host {
     pub fn new(id: HostId, config: Arc<HostConfig>, now: Moment) -> Self {
         Self {
             id,
+            place: id.0,
             config,
             link: Link::Connecting { attempt: 1, phase: ConnectPhase::Queued, since: now },
             hello: None,
@@ -516,6 +519,7 @@ impl Fleet {
         host.clock_speed = self.clock_speed();
         let index = id.0 as usize;
         if let Some(old) = self.hosts.get_mut(index) {
+            host.place = old.place;
             *old = host;
         } else if index == self.hosts.len() {
             self.hosts.push(host);
@@ -534,13 +538,30 @@ impl Fleet {
                 old[index].take()
             });
             let mut host = kept.unwrap_or_else(|| Host::new(id, Arc::clone(config), now));
-            (host.id, host.config, host.clock_speed) = (id, Arc::clone(config), self.clock_speed());
+            (host.id, host.place, host.config, host.clock_speed) = (id, id.0, Arc::clone(config), self.clock_speed());
             self.hosts.push(host);
         }
         ids
     }
 
-    /// The hosts, in the order of the configuration.
+    /// Sets the order in which lists show the hosts. Ids stay. Without it, and for hosts that it does not name, the order is
+    /// that of the ids.
+    pub fn set_order(&mut self, order: &[HostId]) {
+        for (place, id) in (0..).zip(order) {
+            if let Some(host) = self.hosts.get_mut(id.0 as usize) {
+                host.place = place;
+            }
+        }
+    }
+
+    /// The hosts in the order in which lists show them.
+    pub fn hosts_in_order(&self) -> Vec<&Host> {
+        let mut hosts: Vec<&Host> = self.hosts.iter().collect();
+        hosts.sort_by_key(|host| host.place);
+        hosts
+    }
+
+    /// The hosts by id: in the order of the configuration, unless a collector listed some later.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }

@@ -185,6 +185,7 @@ pub struct RowCache {
 
 #[derive(Debug, Clone, Default)]
 struct HostRows {
+    place: u32,
     jobs: Vec<JobRows>,
     is_fresh: bool,
     states: Vec<(GpuState, Option<Moment>)>,
@@ -203,6 +204,7 @@ impl RowCache {
         let mut jobs = host_rows(host, states, now);
         hold_sort_figures(&mut jobs, &self.hosts[index].jobs);
         self.hosts[index] = HostRows {
+            place: host.place,
             jobs,
             is_fresh: host.is_fresh(now),
             states: states.to_vec(),
@@ -254,7 +256,9 @@ impl RowCache {
     ) -> FilteredRows {
         let rank = |row: &Row| row.trouble_rank().into_iter().chain(rank(row)).min();
         let ranked = |row: &Row| if order.key == SortKey::Trouble { rank(row) } else { None };
-        let jobs = || self.hosts.iter().flat_map(|entry| &entry.jobs);
+        let mut hosts: Vec<&HostRows> = self.hosts.iter().collect();
+        hosts.sort_by_key(|entry| entry.place);
+        let jobs = || hosts.iter().flat_map(|entry| &entry.jobs);
         let mut listed = FilteredRows::default();
         if order.group == Group::None {
             listed.total = jobs().map(JobRows::process_count).sum();
@@ -357,7 +361,7 @@ fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), ord
     let (one, other) = (&a.sort_figures, &b.sort_figures);
     match order.key {
         SortKey::Trouble => urgency(a_rank, a, down).cmp(&urgency(b_rank, b, down)),
-        SortKey::Host => with_direction(a.key.host.cmp(&b.key.host), down),
+        SortKey::Host => with_direction(a.host_place.cmp(&b.host_place), down),
         SortKey::Gpu => known_first(gpu_order(a), gpu_order(b), down, Ord::cmp),
         SortKey::Pid => known_first(a.pid, b.pid, down, Ord::cmp),
         SortKey::User => known_first(user_order(a), user_order(b), down, Ord::cmp),

@@ -155,6 +155,8 @@ pub struct Row {
     pub job: JobKey,
     /// The name of the host.
     pub host_name: SafeText,
+    /// [`Host::place`].
+    pub host_place: u32,
     /// The indexes of the GPUs, ascending.
     pub gpu_indexes: Vec<u32>,
     /// The pid; for a job, that of its launcher if it is known.
@@ -385,6 +387,7 @@ impl RowBuilder<'_> {
         let mut row = Row {
             key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false, group: None },
             job: process.info.job.clone(),
+            host_place: self.host.place,
             host_name: self.host.name().clone(),
             gpu_indexes: self.gpu_indexes(&[process]),
             pid: Some(process.key.pid).filter(|pid| *pid != 0),

@@ -25,7 +25,7 @@ const FACTS_PER_LINE: usize = 256;
 
 /// The lines of the list of hosts.
 fn host_list(fleet: &Fleet) -> Vec<Frame> {
-    let infos: Vec<HostInfo> = fleet.hosts().iter().map(|host| HostInfo::new(&host.config)).collect();
+    let infos: Vec<HostInfo> = fleet.hosts_in_order().iter().map(|host| HostInfo::new(&host.config)).collect();
     if infos.is_empty() {
         return vec![Frame::Hosts { first: 0, list: Vec::new() }];
     }
@@ -62,7 +62,7 @@ impl PictureContent {
 /// The whole picture, ending with [`Frame::Complete`].
 pub(super) fn picture(fleet: &Fleet, engine: &Engine, content: PictureContent, now: Moment) -> Vec<Line> {
     let mut lines: Vec<Line> = host_list(fleet).iter().filter_map(line).collect();
-    for host in fleet.hosts() {
+    for host in fleet.hosts_in_order() {
         lines.extend(host_lines(host, engine, content, now));
     }
     if !content.follows {

@@ -385,7 +385,7 @@ fn only_the_hosts_of_a_simulated_collector_are_marked() {
     let size = (160, 40);
     let mut app = app(2, 4, size);
     let config = HostConfig { is_simulated: true, ..HostConfig::named("demo-01") };
-    app.update(Event::HostsAdded(vec![(HostId(2), std::sync::Arc::new(config))]), at(NOW));
+    app.update(Event::HostsAdded(vec![(HostId(2), std::sync::Arc::new(config))], Vec::new()), at(NOW));
     report(&mut app, 2, 4, NOW);
     let screen = text(&app, size);
     let lines: Vec<&str> = screen.lines().filter(|line| line.contains("SIMULATED")).collect();

@@ -357,10 +357,10 @@ fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
     let theme = canvas.theme;
     canvas.outline(area, &theme.glyphs.light, theme.dim);
     let mut free: Vec<(&Host, &FreeHost)> = Vec::new();
-    for host in app.fleet().hosts() {
+    for host in app.fleet().hosts_in_order() {
         free.extend(app.host_summary(host).and_then(|summary| Some((host, summary.free.as_ref()?))));
     }
-    free.sort_by_key(|(host, free)| (std::cmp::Reverse(free.gpus.len()), host.id));
+    free.sort_by_key(|(host, free)| (std::cmp::Reverse(free.gpus.len()), host.place));
     canvas.text(area.x + 1, area.y, area.width.saturating_sub(2), " Free now ", theme.plain);
     let count = app.totals().in_state(GpuState::Free);
     let sum = short!(" {count} GPU{} on {} host{} ", plural(count as usize), free.len(), plural(free.len()));

@@ -94,7 +94,9 @@ impl CollectorState {
     /// Replaces the list of hosts. A host that keeps its name keeps its readings and its history. Returns the new id of
     /// each host by its old one, `None` for a removed host.
     ///
-    /// Without a removed host every id stays, and added hosts come last. If a host was removed, ids change and the
+    /// The order of the configurations becomes that of the fleet.
+    ///
+    /// Without a removed host every id stays, and added hosts have the next ids. If a host was removed, ids change and the
     /// diagnosis continues from its saved state, as after a restart: the ids are part of its state.
     pub fn set_hosts(&mut self, configs: &[Arc<HostConfig>], now: Moment) -> Vec<Option<HostId>> {
         let is_kept = |name: &str| configs.iter().any(|config| config.name == *name);
@@ -116,6 +118,9 @@ impl CollectorState {
             }
             self.fleet.rearrange(&order, now)
         };
+        let id_of = |config: &Arc<HostConfig>| self.fleet.hosts().iter().find(|host| host.config.name == config.name);
+        let order: Vec<HostId> = configs.iter().filter_map(id_of).map(|host| host.id).collect();
+        self.fleet.set_order(&order);
         let mut observers = std::mem::take(&mut self.observers);
         for observer in &mut observers {
             observer.hosts_changed(self, now);
@@ -196,6 +201,8 @@ mod tests {
         let ids = state.set_hosts(&[config("c", None), config("b", Some(2200)), config("a", None)], Moment::default());
         assert_eq!(ids, [Some(HostId(0)), Some(HostId(1))]);
         assert_eq!(names(&state), ["a", "b", "c"]);
+        let order: Vec<&str> = state.fleet.hosts_in_order().iter().map(|host| host.name().as_str()).collect();
+        assert_eq!(order, ["c", "b", "a"], "as in the file");
         let host = &state.fleet.hosts()[1];
         assert_eq!((host.id, host.link.word(), host.config.port), (HostId(1), "down", Some(2200)));
     }

@@ -427,12 +427,12 @@ impl EventLoop {
     fn add_hosts(&mut self, new: NewHosts) -> Option<Event> {
         let Connections::Relayed(relayed) = &mut self.connections else { return None };
         let placed = new.place(&mut self.hosts);
-        relayed.add(new, placed.clone());
+        let order = relayed.add(new, placed.clone());
         if has_history(&self.connections, &self.histories) {
             self.app.offer_history();
         }
         self.redraw.set_window(window(&self.hosts, self.clock, None));
-        (!placed.is_empty()).then_some(Event::HostsAdded(placed))
+        (!placed.is_empty()).then_some(Event::HostsAdded(placed, order))
     }
 
     fn command(&self, id: HostId, command: Command) {
