@@ -31,8 +31,14 @@ struct HostEvents {
 }
 
 impl PictureEvents {
-    /// Adds the next event.
-    pub(super) fn add(&mut self, event: ViewerEvent) {
+    /// Adds the next events.
+    pub(super) fn extend(&mut self, events: Vec<ViewerEvent>) {
+        for event in events {
+            self.add(event);
+        }
+    }
+
+    fn add(&mut self, event: ViewerEvent) {
         match event {
             ViewerEvent::Collector(_) => self.collector = Some(event),
             ViewerEvent::HostsChanged => self.has_hosts = true,
@@ -73,7 +79,7 @@ impl HostEvents {
             }
             HostUpdate::Misbehaves(_) => self.misbehavior = Some(update),
             HostUpdate::Connecting { .. } | HostUpdate::Silent | HostUpdate::Down { .. } | HostUpdate::NeedsUser(_) => {
-                self.link = Some(update)
+                self.link = Some(update);
             }
             // A collector passes no answers on.
             HostUpdate::Reply(_) => {}
@@ -189,7 +195,9 @@ mod tests {
         };
         let kept = |list: Vec<HostUpdate>| {
             let mut events = PictureEvents::default();
-            list.into_iter().for_each(|update| events.add(ViewerEvent::Update(HostId(0), update)));
+            for update in list {
+                events.add(ViewerEvent::Update(HostId(0), update));
+            }
             updates(events)
         };
         let trip = || HostUpdate::RoundTrip(Duration::from_millis(2));

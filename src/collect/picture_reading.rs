@@ -120,7 +120,7 @@ async fn read(
     loop {
         let more = relay.next(clock).await?;
         let is_complete = more.contains(&ViewerEvent::Complete);
-        more.into_iter().for_each(|event| events.add(event));
+        events.extend(more);
         if is_complete {
             break;
         }
@@ -130,7 +130,7 @@ async fn read(
         tokio::select! {
             biased;
             _ = &mut handed_over => return Ok(Picture { relay, events: events.into_events() }),
-            more = relay.next(clock), if hello.follow => more?.into_iter().for_each(|event| events.add(event)),
+            more = relay.next(clock), if hello.follow => events.extend(more?),
         }
     }
 }

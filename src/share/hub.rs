@@ -189,10 +189,7 @@ impl Hub {
             picture::line(&Frame::Collector(self.info(audience, fleet, now))).into_iter().collect();
         match &refusal {
             Some(refused) => lines.extend(picture::line(refused)),
-            None => {
-                let content = PictureContent::of(viewer, audience);
-                lines.extend(picture::picture(fleet, engine, content, now));
-            }
+            None => lines.extend(picture::picture(fleet, engine, PictureContent::of(viewer, audience), now)),
         }
         queue.change(|waiting| {
             waiting.push_picture(lines);

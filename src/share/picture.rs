@@ -47,10 +47,7 @@ pub(super) struct PictureContent {
 impl PictureContent {
     /// The picture that this viewer asks for.
     pub(super) fn of(viewer: &ViewerHello, audience: Audience) -> Self {
-        match viewer.follow {
-            true => Self::to_follow(audience),
-            false => Self { audience, follows: false, facts: viewer.facts },
-        }
+        if viewer.follow { Self::to_follow(audience) } else { Self { audience, follows: false, facts: viewer.facts } }
     }
 
     /// The picture for a viewer that follows. Updates have all facts, so the picture has them as well.
