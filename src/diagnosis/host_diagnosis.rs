@@ -163,8 +163,15 @@ impl HostTrack {
         let is_same = |(at, user, name, _): &&(f64, SafeText, SafeText, f64)| {
             t - at <= window && *user == who && *name == command
         };
-        let same = self.short_runs.iter().filter(is_same);
-        let lengths: Vec<f64> = same.map(|(.., length)| *length).collect();
+        // Runs at the same time are ranks, or jobs side by side.
+        let mut began = f64::INFINITY;
+        let mut lengths: Vec<f64> = Vec::new();
+        for (at, .., length) in self.short_runs.iter().rev().filter(is_same) {
+            if *at <= began + 1.0 {
+                began = at - length;
+                lengths.push(*length);
+            }
+        }
         let (least, most) = lengths
             .iter()
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));

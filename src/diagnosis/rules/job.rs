@@ -73,7 +73,9 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
         // The GPUs do not tell whether the job works. Its log does, and the CPU of a batch job.
         _ if is_unseen && !job.is_server && !job.is_debugged && job.was_training(run.since) && tells => {
-            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
+            let is_told_twice = unfed.is_some() && is_log_silent(context, job);
+            let after = if is_told_twice { TOLD_TWICE_WARN_AFTER } else { UNSEEN_WARN_AFTER };
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server whose start hangs does not listen yet.
@@ -195,6 +197,9 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 
 /// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
+/// The same if both its log and the workers that fed it stopped. Evaluations of up to 25 min, during which both rest, were
+/// reported.
+const TOLD_TWICE_WARN_AFTER: f64 = 1560.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
 /// How long a job of one process must have done nothing before it warns, in seconds.

@@ -167,6 +167,32 @@ fn a_job_beside_a_busy_neighbour_is_stalled_when_its_workers_rest() {
 }
 
 #[test]
+fn a_training_run_whose_log_and_workers_stop_together_warns_after_26_minutes() {
+    let run = |log_stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(4800.0 + 2000.0, |tester, t| {
+            let hangs = t > 4800.0;
+            let mut own = process(7, "python mine.py", &[(0, 20)]);
+            own.reading.cpu_percent = Some(100.0);
+            own.reading.descendants = Some(4);
+            own.reading.descendants_cpu_percent = Some(if hangs { 0.2 } else { 150.0 });
+            own.facts.log_path = Some("/home/alice/run.log".into());
+            own.reading.log_age_seconds = Some(if hangs && log_stops { t - 4800.0 } else { (t % 20.0 / 2.0).trunc() });
+            let mut other = process(8, "python theirs.py", &[(0, 20)]);
+            other.facts.user = Some("bob".into());
+            other.reading.cpu_percent = Some(100.0);
+            for process in [&mut own, &mut other] {
+                process.gpus[0].sm_percent = None;
+            }
+            TestSample { gpus: vec![tester.gpu(90, 500.0, 40, 40)], processes: vec![own, other] }
+        });
+        tester.firing().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect::<Vec<_>>()
+    };
+    assert_eq!(run(true), [("job-stalled", "warn")]);
+    assert_eq!(run(false), [("job-stalled", "info")]);
+}
+
+#[test]
 fn a_training_run_beside_a_neighbour_warns_when_its_log_has_stopped_too() {
     let run = |log_stops: bool| {
         let mut tester = RuleTester::new(gpus(0..1));
@@ -229,6 +255,21 @@ fn a_program_that_ends_again_and_again_is_listed() {
     };
     // The age of a process in these tests is over an hour, so the runs seem equally long.
     assert_eq!(runs([120.0, 130.0, 120.0, 120.0]), [("job-ended", "info")]);
+}
+
+#[test]
+fn ranks_that_end_together_are_no_runs_in_a_row() {
+    let mut tester = RuleTester::new(gpus(0..8));
+    let ranks = |tester: &mut RuleTester, _: f64| {
+        let rank = |gpu: u16| process(70 + u32::from(gpu), "python train.py", &[(gpu, 1)]);
+        TestSample { gpus: (0..8).map(|_| tester.gpu(0, 70.0, 0, 1)).collect(), processes: (0..8).map(rank).collect() }
+    };
+    tester.run_edited(100.0, ranks, |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed); 8]);
+    tester.run(60.0, |tester, _| TestSample {
+        gpus: (0..8).map(|_| tester.gpu(0, 50.0, 0, 0)).collect(),
+        processes: vec![],
+    });
+    assert_eq!(tester.fired(), []);
 }
 
 #[test]

@@ -215,11 +215,11 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
     };
     // A process that was seen to lose its launcher was not started to outlive it.
     let is_adopted = is_adopted || (process.lost_parent && parent.is_some_and(|parent| is_shell(&parent.name)));
+    // The init of a container adopts its processes. That of the host gets those whose container is gone.
+    let has_left_container = process.lost_parent && process.parent == Some(1);
     let is_kept = (!process.lost_parent && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
-        || matches!(
-            facts.owner,
-            Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. } | Owner::Unknown)
-        )
+        || matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown))
+        || (matches!(facts.owner, Some(Owner::Container { .. } | Owner::Pod { .. })) && !has_left_container)
         || matches!(context.scope(), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
         return false;

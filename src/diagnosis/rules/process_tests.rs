@@ -120,6 +120,25 @@ fn workers_without_their_parent_are_orphans() {
 }
 
 #[test]
+fn workers_whose_container_is_gone_are_orphans() {
+    let run = |parent: u32, name: &str| {
+        let in_container = |pid: u32, parent: u32, name: &str| {
+            let mut worker = worker(pid, parent, name);
+            worker.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "abc".into() });
+            worker
+        };
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester
+            .run(300.0, |tester, _| idles(tester, vec![in_container(7, 60, "python"), in_container(8, 60, "python")]));
+        tester
+            .run(640.0, |tester, _| idles(tester, vec![in_container(7, parent, name), in_container(8, parent, name)]));
+        tester.firing()
+    };
+    assert_eq!(run(1, "systemd"), [("orphan-holding-gpu", "warn")]);
+    assert_eq!(run(50, "tini"), [], "the init of the container keeps them");
+}
+
+#[test]
 fn processes_meant_to_outlive_their_parent_are_not_orphans() {
     let nohup = TestProcess {
         facts: crate::wire::ProcessFacts { ignores_hangup: Some(true), ..worker(7, 1, "systemd").facts },

@@ -68,6 +68,9 @@ const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
 /// How long a job on a single GPU must look hung before it warns, and before it is critical, if nothing but the GPU tells, in
 /// seconds.
 const ALONE_AFTER: (f64, f64) = (660.0, 1200.0);
+/// How long the others wait for a resting rank 0 before it warns, and before it is critical, in seconds: it saves, evaluates and
+/// uploads for all, and may show neither CPU time nor writes meanwhile.
+const RANK_0_AFTER: (f64, f64) = (600.0, 1200.0);
 /// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
 const SERVER_AFTER: f64 = 720.0;
 /// How long a job that was never seen at work may wait beside a server of its user that computes, in seconds. Rollouts of
@@ -142,6 +145,8 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     let is_alone = job.gpus.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
     let is_untold = is_alone && quiet_drop_after(context, job, run.since).is_none();
     let alone = if is_untold { ALONE_AFTER } else { (0.0, 0.0) };
+    let missing = missing_ranks(context, job);
+    let rank_0 = if missing.is_rank_0(job) { RANK_0_AFTER } else { (0.0, 0.0) };
     let escalation = |grace: f64| match waits_for {
         // A rank that works is the reason: the others are not hung.
         Some(_) => Escalation::one(Severity::Info, limits.waiting_after + grace),
@@ -151,10 +156,15 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         None => Escalation::two(
             (
                 Severity::Warn,
-                (limits.warn_after + worked).min(limits.waiting_after).max(longer(1.5)).max(growing.0).max(alone.0)
+                (limits.warn_after + worked)
+                    .min(limits.waiting_after)
+                    .max(longer(1.5))
+                    .max(growing.0)
+                    .max(alone.0)
+                    .max(rank_0.0)
                     + grace,
             ),
-            (Severity::Crit, (limits.crit_after + worked).max(longer(3.0)).max(growing.1).max(alone.1)),
+            (Severity::Crit, (limits.crit_after + worked).max(longer(3.0)).max(growing.1).max(alone.1).max(rank_0.1)),
         ),
     };
     // Power, memory and utilisation of every GPU and the log say the same.
@@ -170,7 +180,6 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         false => Confidence::Likely,
     };
     let evaluation = Evaluation::new(escalation(0.0), confidence, limits.clear_after);
-    let missing = missing_ranks(context, job);
     // missing-rank says more than stuck-spin, so it gets the time to fire first.
     let grace = if missing.idle_run.is_some() || missing.has_outdated_part { MISSING_RANK_GRACE } else { 0.0 };
     conditions.met(
@@ -799,6 +808,12 @@ struct MissingRanks {
 }
 
 impl MissingRanks {
+    /// Whether only the first GPU of the job is idle: that of rank 0, as launchers assign them.
+    fn is_rank_0(&self, job: &JobTrack) -> bool {
+        let first = job.gpus.iter().map(|gpu| gpu.position).min();
+        self.there.is_empty() && matches!(self.here[..], [only] if Some(only) == first)
+    }
+
     fn count(&self) -> usize {
         self.here.len() + self.there.iter().map(|part| part.gpus.len()).sum::<usize>()
     }

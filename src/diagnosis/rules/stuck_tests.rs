@@ -165,6 +165,25 @@ fn a_missing_rank_is_named() {
 }
 
 #[test]
+fn a_resting_rank_0_gets_ten_minutes() {
+    let run = |gpu: usize| {
+        let mut tester = after_healthy_work(4);
+        let rests = |tester: &mut RuleTester, _: f64| {
+            let mut test_sample = hung(tester, 4, 152.0, 1.0);
+            test_sample.gpus[gpu] = tester.gpu(0, 130.0, 0, 70);
+            test_sample.processes[gpu].reading.cpu_percent = Some(0.0);
+            test_sample
+        };
+        tester.run(580.0, rests);
+        let at_first = tester.firing();
+        tester.run(100.0, rests);
+        (at_first, tester.firing())
+    };
+    assert_eq!(run(0), (vec![], vec![("missing-rank", "warn")]), "it may save or upload");
+    assert_eq!(run(1).0, [("missing-rank", "warn")]);
+}
+
+#[test]
 fn work_near_the_spin_power_is_not_a_hang() {
     // Bound by communication: the power varies, and was not higher before.
     let mut tester = RuleTester::new(gpus(0..8));
