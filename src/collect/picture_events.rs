@@ -1,10 +1,10 @@
 //! What a collector has sent until the viewer takes it, for example while a prompt is open. Of each host only the newest state is
-//! kept, so memory does not grow with time.
+//! kept, so memory does not grow with time: the charts of such a host have a gap from the picture until then.
 
 use crate::fleet::{HostId, HostUpdate};
 use crate::share::ViewerEvent;
-use crate::wire::Snapshot;
 use crate::wire::limits::{MAX_SLURM_ENDS, MAX_XID_EVENTS};
+use crate::wire::{GpuInfo, Inventory, Snapshot};
 use std::collections::{BTreeMap, HashSet};
 
 /// The events of a picture and of what follows it.
@@ -20,7 +20,9 @@ pub(super) struct PictureEvents {
 #[derive(Debug, Default)]
 struct HostEvents {
     hello: Option<HostUpdate>,
-    inventory: Option<HostUpdate>,
+    inventory: Option<Box<Inventory>>,
+    /// The last snapshot with the processes of all GPUs, if they could not be read since.
+    readable: Option<Box<Snapshot>>,
     snapshot: Option<Box<Snapshot>>,
     readings_age: Option<HostUpdate>,
     round_trip: Option<HostUpdate>,
@@ -62,14 +64,24 @@ impl PictureEvents {
 impl HostEvents {
     fn add(&mut self, update: HostUpdate) {
         match update {
-            // A new connection, perhaps after a reboot, to which the earlier readings do not belong.
-            HostUpdate::Hello(_) => *self = Self { hello: Some(update), ..Self::default() },
-            HostUpdate::Inventory(_) => self.inventory = Some(update),
-            HostUpdate::Snapshot(mut snapshot) => {
-                if let Some(older) = self.snapshot.take() {
-                    carry_over(*older, &mut snapshot);
+            HostUpdate::Hello(ref hello) => {
+                let boot_id =
+                    |kept: &HostUpdate| matches!(kept, HostUpdate::Hello(kept) if kept.boot_id == hello.boot_id);
+                // The earlier readings do not belong to a host that has rebooted.
+                if self.hello.as_ref().is_some_and(|kept| !boot_id(kept)) {
+                    *self = Self::default();
                 }
-                self.snapshot = Some(snapshot);
+                self.hello = Some(update);
+            }
+            HostUpdate::Inventory(inventory) => {
+                for kept in self.readable.iter_mut().chain(&mut self.snapshot) {
+                    let before = self.inventory.as_deref();
+                    follow_gpus(kept, |position| position_in(&inventory, before?.gpus.get(usize::from(position))?));
+                }
+                self.inventory = Some(inventory);
+            }
+            HostUpdate::Snapshot(snapshot) => {
+                self.add_snapshot(snapshot);
                 (self.readings_age, self.link) = (None, None);
             }
             HostUpdate::ReadingsAge(_) => self.readings_age = Some(update),
@@ -86,10 +98,28 @@ impl HostEvents {
         }
     }
 
+    fn add_snapshot(&mut self, mut snapshot: Box<Snapshot>) {
+        let is_readable = lists_all_processes(&snapshot);
+        if let Some(mut older) = self.snapshot.take() {
+            if !is_readable && lists_all_processes(&older) {
+                // Its processes stay on the screen until they can be read again.
+                keep_events(&mut older, &mut snapshot);
+                self.readable = Some(older);
+            } else {
+                carry_over(*older, &mut snapshot);
+            }
+        }
+        if let Some(older) = self.readable.take_if(|_| is_readable) {
+            carry_over(*older, &mut snapshot);
+        }
+        self.snapshot = Some(snapshot);
+    }
+
     fn into_events(self, id: HostId) -> impl Iterator<Item = ViewerEvent> {
         let updates = [
             self.hello,
-            self.inventory,
+            self.inventory.map(HostUpdate::Inventory),
+            self.readable.map(HostUpdate::Snapshot),
             self.snapshot.map(HostUpdate::Snapshot),
             self.readings_age,
             self.round_trip,
@@ -103,17 +133,14 @@ impl HostEvents {
 
 /// Moves the parts that are not in every snapshot from the one before it: the facts of the processes that still use a GPU,
 /// health, Xids, charts, file systems and Slurm jobs. The newest part wins.
-fn carry_over(older: Snapshot, newer: &mut Snapshot) {
+fn carry_over(mut older: Snapshot, newer: &mut Snapshot) {
+    keep_events(&mut older, newer);
     let renewed: HashSet<u32> = newer.facts.iter().map(|facts| facts.pid).collect();
     let listed: HashSet<u32> = newer.gpu_processes.pid.iter().flatten().copied().collect();
     let is_needed = |pid: u32| listed.contains(&pid) && !renewed.contains(&pid);
     newer.facts.extend(older.facts.into_iter().filter(|facts| is_needed(facts.pid)));
     if newer.health.is_empty() && newer.generation == older.generation {
         newer.health = older.health;
-    }
-    // A picture divides a snapshot with many processes: its parts repeat the Xids.
-    if newer.sequence != older.sequence {
-        put_before(older.xid_events, &mut newer.xid_events, MAX_XID_EVENTS);
     }
     if newer.recent_past.is_empty() {
         newer.recent_past = older.recent_past;
@@ -124,7 +151,41 @@ fn carry_over(older: Snapshot, newer: &mut Snapshot) {
     }
     host.slurm_jobs = host.slurm_jobs.take().or(before.slurm_jobs);
     host.slurm_allocated_gpus = host.slurm_allocated_gpus.take().or(before.slurm_allocated_gpus);
-    put_before(before.slurm_ends, &mut host.slurm_ends, MAX_SLURM_ENDS);
+}
+
+/// Moves the events of an older snapshot to a newer one. The parts of a divided snapshot, and a picture that is sent again,
+/// repeat them.
+fn keep_events(older: &mut Snapshot, newer: &mut Snapshot) {
+    let (xids, ends) = (&mut newer.xid_events, &mut newer.host.slurm_ends);
+    older.xid_events.retain(|event| !xids.contains(event));
+    older.host.slurm_ends.retain(|end| !ends.contains(end));
+    put_before(std::mem::take(&mut older.xid_events), xids, MAX_XID_EVENTS);
+    put_before(std::mem::take(&mut older.host.slurm_ends), ends, MAX_SLURM_ENDS);
+}
+
+/// Whether the driver told the processes of all GPUs.
+fn lists_all_processes(snapshot: &Snapshot) -> bool {
+    let gpus = &snapshot.gpus;
+    snapshot.driver_error.is_none()
+        && gpus.error.iter().all(Option::is_none)
+        && gpus.blocked_seconds.iter().all(Option::is_none)
+}
+
+/// Changes the positions of GPUs in a snapshot whose inventory is replaced.
+fn follow_gpus(snapshot: &mut Snapshot, place: impl Fn(u16) -> Option<u16>) {
+    for event in &mut snapshot.xid_events {
+        event.gpu = event.gpu.and_then(&place);
+    }
+    snapshot.recent_past.retain_mut(|past| {
+        let now = place(past.gpu);
+        past.gpu = now.unwrap_or(past.gpu);
+        now.is_some()
+    });
+}
+
+fn position_in(inventory: &Inventory, gpu: &GpuInfo) -> Option<u16> {
+    let is_same = |other: &GpuInfo| if gpu.uuid.is_some() { other.uuid == gpu.uuid } else { other.index == gpu.index };
+    inventory.gpus.iter().position(is_same).and_then(|position| u16::try_from(position).ok())
 }
 
 /// Puts the events of an older snapshot before those of a newer one, and keeps the newest.
@@ -140,7 +201,9 @@ mod tests {
     use crate::fleet::fixture::{at, fleet, process};
     use crate::fleet::{Fleet, LinkError, LinkErrorKind};
     use crate::sim::builder;
-    use crate::wire::{GpuProcessColumns, GpuProcessReading, Inventory, ProcessFacts, XidEvent};
+    use crate::wire::{
+        DriverError, DriverErrorKind, GpuProcessColumns, GpuProcessReading, ProcessFacts, RecentPast, XidEvent,
+    };
     use std::time::Duration;
 
     fn snapshot(sequence: u64, pids: &[u32], facts: &[u32]) -> HostUpdate {
@@ -150,7 +213,7 @@ mod tests {
             sequence,
             gpu_processes: GpuProcessColumns::from_rows(&usages),
             facts: facts.iter().map(|pid| ProcessFacts { pid: *pid, ..ProcessFacts::default() }).collect(),
-            xid_events: vec![XidEvent { gpu: Some(0), xid: 13, monotonic_seconds: 0.0 }],
+            xid_events: vec![XidEvent { gpu: Some(0), xid: 13, monotonic_seconds: sequence as f64 }],
             ..Snapshot::default()
         }))
     }
@@ -184,7 +247,10 @@ mod tests {
         let mut facts: Vec<u32> = last.facts.iter().map(|facts| facts.pid).collect();
         facts.sort_unstable();
         assert_eq!((last.sequence, facts), (3599, vec![7, 3699, 3700]), "the facts are sent once");
+        let seconds = |event: Option<&XidEvent>| event.map(|event| event.monotonic_seconds);
         assert_eq!(last.xid_events.len(), MAX_XID_EVENTS);
+        assert_eq!(seconds(last.xid_events.last()), Some(3599.0), "the newest");
+        assert_eq!(seconds(last.xid_events.first()), Some(3600.0 - MAX_XID_EVENTS as f64));
     }
 
     #[test]
@@ -204,9 +270,66 @@ mod tests {
         assert_eq!(kept(vec![trip(), HostUpdate::Silent, down()]), [trip(), down()]);
         assert_eq!(kept(vec![HostUpdate::Silent, trip()]), [trip()]);
         assert_eq!(kept(vec![down(), snapshot(1, &[], &[])]), [snapshot(1, &[], &[])]);
-        let hello = || HostUpdate::Hello(Box::new(builder::hello("boot-2".into(), "alice", 1000)));
+        let hello = |boot: &str| HostUpdate::Hello(Box::new(builder::hello(boot.into(), "alice", 1000)));
         let inventory = || HostUpdate::Inventory(Box::<Inventory>::default());
-        assert_eq!(kept(vec![inventory(), snapshot(1, &[7], &[7]), hello()]), [hello()], "it was before a reboot");
+        let first = || vec![hello("boot-1"), inventory(), snapshot(1, &[7], &[7])];
+        let then = |next: Vec<HostUpdate>| kept(first().into_iter().chain(next).collect());
+        assert_eq!(then(vec![hello("boot-2")]), [hello("boot-2")], "it was before a reboot");
+        let again = then(vec![hello("boot-1"), down()]);
+        assert_eq!(again, [hello("boot-1"), inventory(), snapshot(1, &[7], &[7]), down()], "the last values stay");
+    }
+
+    fn kept_snapshots(list: Vec<HostUpdate>) -> Vec<Snapshot> {
+        let mut events = PictureEvents::default();
+        for update in list {
+            events.add(ViewerEvent::Update(HostId(0), update));
+        }
+        let snapshot = |update| if let HostUpdate::Snapshot(snapshot) = update { Some(*snapshot) } else { None };
+        updates(events).into_iter().filter_map(snapshot).collect()
+    }
+
+    #[test]
+    fn the_processes_of_a_driver_that_does_not_answer_are_kept_until_it_does() {
+        let silent = |sequence: u64| {
+            let HostUpdate::Snapshot(mut snapshot) = snapshot(sequence, &[], &[]) else { unreachable!("a snapshot") };
+            snapshot.driver_error =
+                Some(DriverError { kind: DriverErrorKind::Blocked, code: None, message: "no answer for 12 s".into() });
+            HostUpdate::Snapshot(snapshot)
+        };
+        let sequences = |list: &[Snapshot]| list.iter().map(|snapshot| snapshot.sequence).collect::<Vec<u64>>();
+        let list = vec![snapshot(1, &[7], &[7]), silent(2), silent(3)];
+        let kept = kept_snapshots(list.clone());
+        assert_eq!(sequences(&kept), [1, 3]);
+        assert_eq!((kept[0].xid_events.len(), kept[1].xid_events.len()), (0, 3), "each event once");
+        let kept = kept_snapshots(list.into_iter().chain([snapshot(4, &[7], &[])]).collect());
+        assert_eq!((sequences(&kept), kept[0].facts.len(), kept[0].xid_events.len()), (vec![4], 1, 4));
+    }
+
+    #[test]
+    fn a_picture_that_is_sent_again_loses_and_repeats_no_event() {
+        let kept = kept_snapshots(vec![snapshot(1, &[], &[]), snapshot(2, &[], &[]), snapshot(2, &[], &[])]);
+        assert_eq!(kept[0].xid_events.iter().map(|event| event.monotonic_seconds).collect::<Vec<_>>(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn events_follow_their_gpu_to_another_inventory() {
+        let inventory = |names: &[&str]| {
+            let gpu = |name: &&str| GpuInfo { uuid: Some((*name).into()), ..GpuInfo::default() };
+            HostUpdate::Inventory(Box::new(Inventory { gpus: names.iter().map(gpu).collect(), ..Inventory::default() }))
+        };
+        let past = |gpu| RecentPast { gpu, ..RecentPast::default() };
+        let mut before = Snapshot { recent_past: vec![past(0), past(1)], ..Snapshot::default() };
+        before.xid_events =
+            vec![0, 1].into_iter().map(|gpu| XidEvent { gpu: Some(gpu), xid: 79, monotonic_seconds: 1.0 }).collect();
+        let list = vec![
+            inventory(&["GPU-a", "GPU-b"]),
+            HostUpdate::Snapshot(Box::new(before)),
+            inventory(&["GPU-b"]),
+            HostUpdate::Snapshot(Box::new(Snapshot { sequence: 2, generation: 2, ..Snapshot::default() })),
+        ];
+        let kept = kept_snapshots(list);
+        assert_eq!(kept[0].xid_events.iter().map(|event| event.gpu).collect::<Vec<_>>(), [None, Some(0)]);
+        assert_eq!(kept[0].recent_past, [past(0)]);
     }
 
     #[test]
