@@ -64,6 +64,8 @@ impl EarlierSlurmJobs {
         }
         for end in &snapshot.host.slurm_ends {
             self.recent.retain(|(job, _)| *job != end.job);
+            // The list may name it for another minute.
+            self.holding.retain(|job| *job != end.job);
         }
     }
 }

@@ -138,7 +138,9 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     // what such a rank does last may show nowhere.
     let wait = f64::from(job.longest_unworked_wait);
     let rest = if worked > 0.0 { wait.max(limits.waiting_after / 1.5) } else { wait };
-    let longer = |factor: f64| if job.waits > 0 { worked + factor * rest } else { 0.0 };
+    // Some jobs write heartbeats while they hang: work that took much longer than any before does not count.
+    let believed = worked.min(CPU_WORK_LIMIT.max(1.5 * f64::from(job.longest_wait)));
+    let longer = |factor: f64| if job.waits > 0 { believed + factor * rest } else { 0.0 };
     let growing = if is_log_growing(context, job) { GROWING_LOG_AFTER } else { (0.0, 0.0) };
     let is_partial = stuck.iter().all(|spinning| spinning.is_partial);
     // One GPU alone may do other work for a while.
@@ -593,13 +595,14 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     };
     let began = spinning.iter().map(|spinning| spinning.run.since).fold(f64::INFINITY, f64::min);
     let is_likely = context.peers.is_likely(job);
-    // An equal command elsewhere may be another run, but two runs do not begin to wait in the same minute.
+    // An equal command elsewhere may be another run, but two runs do not go from work to a wait in the same minute. Both must have
+    // been seen at work: runs that waited before begin together when gpufleet does.
+    let reach = IN_STEP_SECONDS + 2.0 * context.sample_time.dt;
+    let was_at_work = |job: &JobTrack| job.computed_at.is_some_and(|at| at >= began - reach);
     let is_in_step = |part: &JobPart| {
-        part.job
-            .gpus
-            .iter()
-            .filter_map(|gpu| part.diagnosis.gpus.get(gpu.position)?.spin_run)
-            .any(|run| (run.since - began).abs() <= IN_STEP_SECONDS)
+        let spins = |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position)?.spin_run;
+        let mut runs = part.job.gpus.iter().filter_map(spins);
+        was_at_work(job) && was_at_work(part.job) && runs.any(|run| (run.since - began).abs() <= IN_STEP_SECONDS)
     };
     let mut parts = context.peers.parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
     let part = parts.find(|part| (!is_likely || is_in_step(part)) && works(part))?;

@@ -708,6 +708,35 @@ fn a_rank_that_stops_in_the_middle_of_its_work_is_noticed_before_the_usual_lengt
 }
 
 #[test]
+fn a_wait_that_ends_with_one_rank_first_is_learned_whole() {
+    let mut tester = after_healthy_work(4);
+    let rests = |tester: &mut RuleTester, _: f64| waits_for_rank_0(tester, 0.0, 0.0);
+    // Its first wait is told.
+    tester.run(1200.0, rests);
+    // Rank 0 works for two samples until the others do.
+    tester.run(20.0, |tester, _| waits_for_rank_0(tester, 0.0, 1.0));
+    tester.run(1200.0, |tester, _| healthy(tester, 4));
+    let before = tester.notified();
+    tester.run(1200.0, rests);
+    assert_eq!(tester.notified(), before, "as long as before");
+}
+
+#[test]
+fn heartbeats_of_a_job_that_waited_before_delay_a_warning_for_a_while_only() {
+    let mut tester = after_healthy_work(4);
+    tester.run(120.0, |tester, _| hung(tester, 4, 104.0, 1.0));
+    tester.run(1200.0, |tester, _| healthy(tester, 4));
+    tester.run(7200.0, |tester, t| {
+        let mut test_sample = hung(tester, 4, 104.0, 1.0);
+        for process in &mut test_sample.processes {
+            process.reading.write_bytes = Some((t / 600.0) as u64 * (4 << 20));
+        }
+        test_sample
+    });
+    assert!(tester.fired().iter().any(|(_, severity)| *severity != "info"), "{:?}", tester.fired());
+}
+
+#[test]
 fn waits_between_short_work_must_grow_much_longer_to_be_suspected() {
     let mut tester = RuleTester::new(gpus(0..4));
     // Somebody types a prompt now and then; rank 0 rests meanwhile, the others spin.

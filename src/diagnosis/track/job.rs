@@ -117,9 +117,9 @@ pub(crate) struct JobTrack {
     pub(crate) longest_quiet: f32,
     /// All GPUs rested for a while after work.
     pub(crate) rested_between: bool,
-    /// Since when a GPU spins, and for how many seconds of this time another rank has worked.
+    /// Since when a GPU spins, and the longest part of this time, in seconds, without a rank at work.
     spin_since: Option<f64>,
-    worked_in_wait: f32,
+    unworked_wait: f32,
     /// The longest time, in seconds, for which a GPU spun until one worked again; the longest part of such a time without a
     /// rank at work; and how many times there were.
     pub(crate) longest_wait: f32,
@@ -192,7 +192,7 @@ impl JobTrack {
             longest_quiet: 0.0,
             rested_between: false,
             spin_since: None,
-            worked_in_wait: 0.0,
+            unworked_wait: 0.0,
             longest_wait: 0.0,
             longest_unworked_wait: 0.0,
             waits: 0,
@@ -440,20 +440,26 @@ impl JobTrack {
                 let since = self.spin_since.map_or(since, |earlier| earlier.min(since));
                 self.spin_since = Some(since);
                 let worked_until = self.computed_at.into_iter().chain(self.host_work_at).fold(since, f64::max);
-                self.worked_in_wait = (worked_until - since) as f32;
+                self.unworked_wait = self.unworked_wait.max((t - worked_until) as f32);
             }
             // The GPUs work again: the wait is over.
             (None, Some(since)) if self.computed_at == Some(t) => {
                 self.spin_since = None;
+                let unworked = std::mem::take(&mut self.unworked_wait);
                 if t - since >= MIN_PAUSE {
-                    let lasted = (t - since) as f32;
-                    self.longest_wait = self.longest_wait.max(lasted);
-                    self.longest_unworked_wait = self.longest_unworked_wait.max(lasted - self.worked_in_wait);
+                    self.longest_wait = self.longest_wait.max((t - since) as f32);
+                    self.longest_unworked_wait = self.longest_unworked_wait.max(unworked);
                     self.waits = self.waits.saturating_add(1);
                 }
             }
             (None, _) => {}
         }
+    }
+
+    /// Forgets a wait that nobody has observed for a while.
+    pub(crate) fn forget_wait(&mut self) {
+        self.spin_since = None;
+        self.unworked_wait = 0.0;
     }
 
     /// Detects work on the host. A waiting rank spins on about one core. A rank that saves or evaluates uses more cores

@@ -140,19 +140,7 @@ impl Slurm {
     pub(crate) fn advance(&mut self, now: f64, resend: bool) -> SlurmUpdate {
         let previous = (self.cluster.clone(), self.allocated.clone(), self.jobs.clone());
         self.state = match std::mem::replace(&mut self.state, State::Idle { due: now }) {
-            State::Idle { due } if now >= due => {
-                self.start_query(if self.cluster.is_none() { Query::Config } else { Query::Node }, now)
-            }
-            State::Idle { due } => match self.ends.due(now).cloned() {
-                Some(job) => {
-                    let state = self.start_query(Query::End { job: job.clone(), node_due: due }, now);
-                    if matches!(state, State::Idle { .. }) {
-                        self.ends.take_answer(&job, Answer::NotStarted, now);
-                    }
-                    state
-                }
-                None => State::Idle { due },
-            },
+            State::Idle { due } => self.next_query(due, now),
             State::Querying { mut child, query, timed_out } => match child.poll(now) {
                 ChildStatus::Running => State::Querying { child, query, timed_out },
                 ChildStatus::TimedOut => State::Querying { child, query, timed_out: true },
@@ -174,6 +162,23 @@ impl Slurm {
         }
     }
 
+    /// Starts what is due: the query of the node, or that of the end of a job if it has been due for longer.
+    fn next_query(&mut self, node_due: f64, now: f64) -> State {
+        match self.ends.due(now) {
+            Some((due, job)) if now < node_due || due < node_due => {
+                let state = self.start_query(Query::End { job: job.clone(), node_due }, now);
+                if matches!(state, State::Idle { .. }) {
+                    self.ends.take_answer(&job, Answer::NotStarted, now);
+                }
+                state
+            }
+            _ if now >= node_due => {
+                self.start_query(if self.cluster.is_none() { Query::Config } else { Query::Node }, now)
+            }
+            _ => State::Idle { due: node_due },
+        }
+    }
+
     /// Notes the jobs with GPUs of the previous list that are not in this one. Without a list nothing is known to have ended.
     fn note_unlisted(&mut self, previous: Option<&[SlurmJob]>, now: f64) {
         let (Some(previous), Some(jobs)) = (previous, &self.jobs) else { return };
@@ -190,6 +195,7 @@ impl Slurm {
     }
 
     fn take_answer(&mut self, query: Query, text: &str, now: f64) -> State {
+        self.ends.note_answer();
         match query {
             Query::Config => {
                 self.cluster = cluster_name(text);
@@ -228,7 +234,7 @@ impl Slurm {
             }
             Query::End { job, node_due } => {
                 self.ends.take_answer(&job, Answer::Text(text), now);
-                State::Idle { due: node_due }
+                self.next_query(node_due, now)
             }
         }
     }
@@ -237,6 +243,8 @@ impl Slurm {
         if timed_out {
             // slurmctld may hang.
             self.ends.pause(now);
+        } else {
+            self.ends.note_answer();
         }
         match query {
             // Slurm may know the node by another name.

@@ -124,8 +124,8 @@ impl SlurmEnds {
         self.ends.push(JobEnd { job: job.clone(), noted_at: now, queries: 0, state });
     }
 
-    /// Returns the job whose end has been due for the longest time.
-    pub(super) fn due(&mut self, now: f64) -> Option<&SafeText> {
+    /// Returns the job whose end has been due for the longest time, and since when.
+    pub(super) fn due(&mut self, now: f64) -> Option<(f64, SafeText)> {
         if now < self.paused_until {
             return None;
         }
@@ -138,7 +138,7 @@ impl SlurmEnds {
                 first = Some((due, &end.job));
             }
         }
-        first.map(|(_, job)| job)
+        first.map(|(due, job)| (due, job.clone()))
     }
 
     /// Notes a timeout of any query: no end is queried for a while.
@@ -147,11 +147,13 @@ impl SlurmEnds {
         self.timeouts = self.timeouts.saturating_add(1);
     }
 
+    /// Notes that slurmctld has answered a query: the next timeout is the first one again.
+    pub(super) fn note_answer(&mut self) {
+        self.timeouts = 0;
+    }
+
     /// Takes the answer to the query of the end of a job.
     pub(super) fn take_answer(&mut self, job: &SafeText, answer: Answer, now: f64) {
-        if matches!(answer, Answer::Text(_) | Answer::Failed) {
-            self.timeouts = 0;
-        }
         let Some(known) = self.ends.iter_mut().find(|end| end.job == *job) else { return };
         known.queries += 1;
         let end = if let Answer::Text(text) = answer { job_end(text, job) } else { None };
@@ -276,7 +278,7 @@ mod tests {
         }
         let mut now = 0.0;
         while now < 2000.0 {
-            if let Some(job) = ends.due(now).cloned() {
+            if let Some((_, job)) = ends.due(now) {
                 queries.push((job.to_string(), now));
                 let answer = answer(&job, now);
                 now += if matches!(answer, Answer::TimedOut) { 10.0 } else { 0.0 };
