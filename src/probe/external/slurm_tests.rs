@@ -381,6 +381,42 @@ fn a_query_of_an_end_that_cannot_start_delays_only_that_end() {
 }
 
 #[test]
+fn jobs_that_end_together_are_all_queried_although_samples_are_rare() {
+    let script = "case $* in 'show config') echo 'ClusterName = lab' ;; '-d -o show node hgx-01') cat \"$0.node\" ;; \
+                  *) echo \"JobId=$3 JobName=x\"; echo '   JobState=FAILED Reason=x'; echo '   Requeue=1 ExitCode=1:0' ;; esac";
+    let (mut slurm, folder) = with_scontrol(script, &["hgx-01"]);
+    std::fs::write(folder.path().join("scontrol.node"), "GresUsed=gpu:h100:0(IDX:N/A)").unwrap();
+    run_until_idle(&mut slurm, 1.0);
+    for job in 1..=8 {
+        slurm.ends.note_left(&SafeText::new(&format!("33{job}")), 10.0);
+    }
+    let queried = |slurm: &Slurm| match &slurm.state {
+        State::Querying { query: Query::End { job, .. }, .. } => Some(job.clone()),
+        _ => None,
+    };
+    let (deadline, mut ends) = (Instant::now() + Duration::from_secs(30), Vec::new());
+    for sample in 1..=9 {
+        // A program ends before the next sample, which comes before its timeout.
+        let before = queried(&slurm);
+        while queried(&slurm) == before && Instant::now() < deadline {
+            ends.extend(slurm.advance(9.0 * f64::from(sample) + 10.0, false).ends);
+        }
+    }
+    assert_eq!(ends.len(), 8, "{slurm:?}");
+}
+
+#[test]
+fn timeouts_between_answers_do_not_add_up() {
+    let (mut slurm, _folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+    for now in [100.0, 200.0, 300.0, 400.0] {
+        slurm.take_failure(Query::Jobs, true, now);
+        slurm.take_answer(Query::Node, "GresUsed=gpu:h100:0(IDX:N/A)", now + 60.0);
+    }
+    slurm.ends.note_left(&"3385".into(), 400.0);
+    assert!(slurm.ends.due(420.0).is_some(), "a pause of 20 s");
+}
+
+#[test]
 fn a_timeout_of_a_query_delays_all_ends() {
     let (mut slurm, _folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
     slurm.ends.note_left(&"3385".into(), 1.0);
