@@ -69,7 +69,8 @@ fn conclude(facts: &Facts<'_>) -> Conclusion {
     best.unwrap_or_else(|| weak(Outcome::NothingKnown, "nothing could be read that says more"))
 }
 
-/// A rank has an asynchronous NCCL error: the job has failed. It is only likely if ranks still launch operations.
+/// A rank has an asynchronous NCCL error: its communicator has failed. One report proves that. It is only likely if a second one
+/// shows that ranks still launch operations, perhaps in communicators that work.
 fn nccl_error(facts: &Facts<'_>) -> Option<Conclusion> {
     let ras = facts.ras.as_ref()?;
     let failed = ras.failed();
