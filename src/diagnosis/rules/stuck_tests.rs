@@ -716,9 +716,12 @@ fn a_wait_that_ends_with_one_rank_first_is_learned_whole() {
     // Rank 0 works for two samples until the others do.
     tester.run(20.0, |tester, _| waits_for_rank_0(tester, 0.0, 1.0));
     tester.run(1200.0, |tester, _| healthy(tester, 4));
-    let before = tester.notified();
     tester.run(1200.0, rests);
-    assert_eq!(tester.notified(), before, "as long as before");
+    assert!(
+        tester.firing().iter().all(|(_, severity)| *severity == "info"),
+        "as long as before: {:?}",
+        tester.firing()
+    );
 }
 
 #[test]
@@ -729,7 +732,7 @@ fn heartbeats_of_a_job_that_waited_before_delay_a_warning_for_a_while_only() {
     tester.run(7200.0, |tester, t| {
         let mut test_sample = hung(tester, 4, 104.0, 1.0);
         for process in &mut test_sample.processes {
-            process.reading.write_bytes = Some((t / 600.0) as u64 * (4 << 20));
+            process.reading.write_bytes = Some((t / 300.0) as u64 * (4 << 20));
         }
         test_sample
     });
