@@ -114,7 +114,8 @@ impl CollectorAnswer {
 }
 
 /// Asks the collector on this machine. Returns `None` if none runs, or if it does not watch all of these hosts with the
-/// same settings: then only the hosts themselves can answer. The answer has these facts of processes, or more. A collector that does not answer is named on standard error.
+/// same settings: then only the hosts themselves can answer. The answer contains at least these facts of processes. A collector that
+/// does not answer is named on standard error.
 pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Option<CollectorAnswer> {
     let mut stream = connect(&socket_candidates(&Directories::find())).ok()?;
     let began = std::time::Instant::now();
@@ -172,7 +173,7 @@ fn watches_all(hosts: &[Arc<HostConfig>], listed: &[HostInfo]) -> bool {
 /// How the pictures of collectors are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReadMode<'a> {
-    /// Once, all of them, with these facts of processes or more.
+    /// Once, all of them, with at least these facts of processes.
     Once(NeededFacts),
     /// The connections go on. The pictures that are complete are enough if they have these hosts; the others are pending.
     Follow(&'a [SafeText]),
@@ -256,7 +257,7 @@ pub(super) fn no_answer(chosen: &[ChosenCollector], errors: &[LinkError]) -> Com
     CommandError::failed(lines.fold(first, |all, line| format!("{all}\n{line}")))
 }
 
-/// Asks a collector on another machine. The answer has these facts of processes, or more.
+/// Asks a collector on another machine. The answer contains at least these facts of processes.
 pub(super) async fn ask_relayed(
     setup: &mut CommandContext,
     chosen: &ChosenCollector,

@@ -4,7 +4,7 @@
 //! lost, the next probe does not know of the job. [`EarlierSlurmJobs`] remembers the jobs, and the next connection begins with those
 //! whose end is not known. slurmctld knows an ended job for `MinJobAge`, 300 s by default.
 
-use crate::wire::{Owner, SafeText, Snapshot, limits};
+use crate::wire::{Owner, SafeText, Snapshot, is_slurm_job_id, limits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -13,8 +13,6 @@ use tokio::time::Instant;
 const REMEMBERED: Duration = Duration::from_secs(300);
 /// Maximum number of jobs. The probe queries the ends of as many.
 const MAX_JOBS: usize = 32;
-/// Maximum length of a job id.
-const MAX_DIGITS: usize = 20;
 
 /// The Slurm jobs of one host.
 #[derive(Debug, Default)]
@@ -40,14 +38,14 @@ impl EarlierSlurmJobs {
     pub(super) fn record(&mut self, snapshot: &Snapshot, now: Instant) {
         for facts in &snapshot.facts {
             match &facts.owner {
-                Some(Owner::Slurm { job, .. }) if is_job_id(job) && self.by_pid.len() < limits::MAX_PROCESSES => {
+                Some(Owner::Slurm { job, .. }) if is_slurm_job_id(job) && self.by_pid.len() < limits::MAX_PROCESSES => {
                     self.by_pid.insert(facts.pid, job.clone());
                 }
                 _ => drop(self.by_pid.remove(&facts.pid)),
             }
         }
         if let Some(jobs) = &snapshot.host.slurm_jobs {
-            let holding = jobs.iter().filter(|job| !job.gpus.is_empty() && is_job_id(&job.job)).take(MAX_JOBS);
+            let holding = jobs.iter().filter(|job| !job.gpus.is_empty() && is_slurm_job_id(&job.job)).take(MAX_JOBS);
             self.holding = holding.map(|job| job.job.clone()).collect();
         }
         // A driver that cannot be read lists no process.
@@ -68,10 +66,6 @@ impl EarlierSlurmJobs {
             self.holding.retain(|job| *job != end.job);
         }
     }
-}
-
-fn is_job_id(job: &str) -> bool {
-    !job.is_empty() && job.len() <= MAX_DIGITS && job.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What a collector has sent until the viewer takes it, for example while a prompt is open. Of each host only the newest state is
-//! kept, so memory does not grow with time: the charts of such a host have a gap from the picture until then.
+//! Keeps what collectors send until the viewer reads it, for example while the viewer asks for a password. Only the newest state
+//! of each host is kept, so that memory does not grow. In exchange, the charts have a gap for that time.
 
 use crate::fleet::{HostId, HostUpdate};
 use crate::share::ViewerEvent;
 use crate::wire::limits::{MAX_SLURM_ENDS, MAX_XID_EVENTS};
-use crate::wire::{GpuInfo, Inventory, Snapshot};
+use crate::wire::{GpuInfo, Hello, Inventory, Snapshot};
 use std::collections::{BTreeMap, HashSet};
 
 /// The events of a picture and of what follows it.
@@ -19,7 +19,7 @@ pub(super) struct PictureEvents {
 /// The last events of one host.
 #[derive(Debug, Default)]
 struct HostEvents {
-    hello: Option<HostUpdate>,
+    hello: Option<Box<Hello>>,
     inventory: Option<Box<Inventory>>,
     /// The last snapshot with the processes of all GPUs, if they could not be read since.
     readable: Option<Box<Snapshot>>,
@@ -64,14 +64,12 @@ impl PictureEvents {
 impl HostEvents {
     fn add(&mut self, update: HostUpdate) {
         match update {
-            HostUpdate::Hello(ref hello) => {
-                let boot_id =
-                    |kept: &HostUpdate| matches!(kept, HostUpdate::Hello(kept) if kept.boot_id == hello.boot_id);
+            HostUpdate::Hello(hello) => {
                 // The earlier readings do not belong to a host that has rebooted.
-                if self.hello.as_ref().is_some_and(|kept| !boot_id(kept)) {
+                if self.hello.as_ref().is_some_and(|kept| kept.boot_id != hello.boot_id) {
                     *self = Self::default();
                 }
-                self.hello = Some(update);
+                self.hello = Some(hello);
             }
             HostUpdate::Inventory(inventory) => {
                 for kept in self.readable.iter_mut().chain(&mut self.snapshot) {
@@ -117,7 +115,7 @@ impl HostEvents {
 
     fn into_events(self, id: HostId) -> impl Iterator<Item = ViewerEvent> {
         let updates = [
-            self.hello,
+            self.hello.map(HostUpdate::Hello),
             self.inventory.map(HostUpdate::Inventory),
             self.readable.map(HostUpdate::Snapshot),
             self.snapshot.map(HostUpdate::Snapshot),
@@ -218,9 +216,17 @@ mod tests {
         }))
     }
 
-    fn updates(events: PictureEvents) -> Vec<HostUpdate> {
+    /// The updates of one host that are left of these.
+    fn kept(list: Vec<HostUpdate>) -> Vec<HostUpdate> {
+        let mut events = PictureEvents::default();
+        events.extend(list.into_iter().map(|update| ViewerEvent::Update(HostId(0), update)).collect());
         let update = |event| if let ViewerEvent::Update(_, update) = event { Some(update) } else { None };
         events.into_events().into_iter().filter_map(update).collect()
+    }
+
+    fn kept_snapshots(list: Vec<HostUpdate>) -> Vec<Snapshot> {
+        let snapshot = |update| if let HostUpdate::Snapshot(snapshot) = update { Some(*snapshot) } else { None };
+        kept(list).into_iter().filter_map(snapshot).collect()
     }
 
     #[test]
@@ -259,13 +265,6 @@ mod tests {
             let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
             HostUpdate::Down { error, retry_at: None, attempt: 1 }
         };
-        let kept = |list: Vec<HostUpdate>| {
-            let mut events = PictureEvents::default();
-            for update in list {
-                events.add(ViewerEvent::Update(HostId(0), update));
-            }
-            updates(events)
-        };
         let trip = || HostUpdate::RoundTrip(Duration::from_millis(2));
         assert_eq!(kept(vec![trip(), HostUpdate::Silent, down()]), [trip(), down()]);
         assert_eq!(kept(vec![HostUpdate::Silent, trip()]), [trip()]);
@@ -277,15 +276,6 @@ mod tests {
         assert_eq!(then(vec![hello("boot-2")]), [hello("boot-2")], "it was before a reboot");
         let again = then(vec![hello("boot-1"), down()]);
         assert_eq!(again, [hello("boot-1"), inventory(), snapshot(1, &[7], &[7]), down()], "the last values stay");
-    }
-
-    fn kept_snapshots(list: Vec<HostUpdate>) -> Vec<Snapshot> {
-        let mut events = PictureEvents::default();
-        for update in list {
-            events.add(ViewerEvent::Update(HostId(0), update));
-        }
-        let snapshot = |update| if let HostUpdate::Snapshot(snapshot) = update { Some(*snapshot) } else { None };
-        updates(events).into_iter().filter_map(snapshot).collect()
     }
 
     #[test]
@@ -336,20 +326,20 @@ mod tests {
     fn a_fleet_that_takes_the_kept_events_has_the_processes_of_the_last_snapshot() {
         let source = fleet(vec![vec![process(70, "python train.py", &[(0, 20)])]]);
         let host = &source.hosts()[0];
-        let mut events = PictureEvents::default();
-        let mut add = |update| events.add(ViewerEvent::Update(HostId(0), update));
-        add(HostUpdate::Hello(Box::new(host.hello.clone().expect("a hello"))));
-        add(HostUpdate::Inventory(Box::new(host.inventory.clone().expect("an inventory"))));
         let readings = || Snapshot {
             generation: host.inventory.as_ref().expect("an inventory").generation,
             gpu_processes: GpuProcessColumns::from_rows(&host.processes().next().expect("a process").gpus),
             ..Snapshot::default()
         };
         let facts = host.processes().filter_map(|process| process.facts().cloned()).collect();
-        add(HostUpdate::Snapshot(Box::new(Snapshot { facts, ..readings() })));
-        add(HostUpdate::Snapshot(Box::new(readings())));
+        let list = vec![
+            HostUpdate::Hello(Box::new(host.hello.clone().expect("a hello"))),
+            HostUpdate::Inventory(Box::new(host.inventory.clone().expect("an inventory"))),
+            HostUpdate::Snapshot(Box::new(Snapshot { facts, ..readings() })),
+            HostUpdate::Snapshot(Box::new(readings())),
+        ];
         let mut viewed = Fleet::new(std::slice::from_ref(&host.config), false, at(0.0));
-        for update in updates(events) {
+        for update in kept(list) {
             viewed.apply(HostId(0), update, at(1.0));
         }
         let commands: Vec<&str> = viewed.hosts()[0].processes().map(|process| process.info.command.as_str()).collect();

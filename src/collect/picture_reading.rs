@@ -31,9 +31,9 @@ pub struct PictureReading {
 }
 
 impl PictureReading {
-    /// Connects to the collector on `machine` and reads the picture that `hello` asks for. A viewer that follows also reads
-    /// what comes after it, because a collector ends a session that does not read. `changed` is notified after each change of the state. Must be called
-    /// within a tokio runtime.
+    /// Connects to the collector on `machine` and reads the picture that `hello` asks for. If `hello` asks to follow, it goes on
+    /// reading, because a collector closes a session whose viewer does not read. `changed` is notified whenever the state
+    /// changes. Must be called within a tokio runtime.
     pub fn start(
         ssh: Arc<dyn OpenChannel>,
         machine: Arc<HostConfig>,

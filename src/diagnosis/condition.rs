@@ -206,7 +206,7 @@ impl Condition {
         finding.user = details.user;
         finding.is_mine = details.is_mine;
         finding.hosts.clear();
-        // The fleet is evaluated in the place of a host, but is none.
+        // A finding about the fleet as a whole belongs to no host unless the rule names one.
         let host = host.filter(|_| !self.target.is_fleet());
         finding.hosts.extend(details.lead.as_ref().or(host).cloned());
         if let Some((host, _)) = finding.hosts.first() {

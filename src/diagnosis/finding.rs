@@ -275,7 +275,7 @@ pub struct Transition {
     pub rule: RuleId,
     /// The host that the finding is listed under; `None` if it is about the fleet as a whole.
     pub host: Option<HostId>,
-    /// The name of the host that the finding is listed under; `fleet` if there is none.
+    /// The name of that host, or `fleet`.
     pub host_name: SafeText,
     /// The phase before.
     pub from: FindingPhase,

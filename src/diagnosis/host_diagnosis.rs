@@ -573,7 +573,7 @@ impl HostDiagnosis {
             process.blocked = None;
         }
         for job in &mut self.jobs {
-            job.forget_wait();
+            job.waits.drop_present();
             job.stalled_run = None;
             job.before_gap = job.idle_start().zip(job.cpu_seconds(&self.processes));
             job.idle_run = None;

@@ -23,6 +23,9 @@ pub(super) struct RuleContext<'a> {
     pub(super) peers: PeerHosts<'a>,
 }
 
+/// How long an evaluation may rest the GPUs, the log and the workers of a training, in seconds: up to 25 min were reported.
+pub(super) const LONGEST_EVALUATION: f64 = 1560.0;
+
 impl<'a> RuleContext<'a> {
     /// The processes of a job.
     pub(super) fn members(&self, job: &'a JobTrack) -> impl Iterator<Item = &'a ProcessTrack> + use<'a> {
@@ -105,6 +108,22 @@ impl<'a> RuleContext<'a> {
     /// The pid that a command in "next check" names; 0 if the job has no process.
     pub(super) fn first_pid(&self, job: &'a JobTrack) -> u32 {
         self.members(job).next().map_or(0, |process| process.key.pid)
+    }
+
+    /// Whether the log of the job grew before and does not any more.
+    pub(super) fn is_log_silent(&self, job: &JobTrack) -> bool {
+        let t = self.sample_time.t;
+        let states = || self.members(job).filter_map(|process| process.log.as_ref()?.is_growing(t));
+        states().next().is_some() && !states().any(|grows| grows)
+    }
+
+    /// Whether the log of a process grows at its usual pace.
+    pub(super) fn is_log_growing(&self, job: &JobTrack) -> bool {
+        let t = self.sample_time.t;
+        let grows = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
+        // Rank 0 may be on another host.
+        let mut parts = self.peers.certain_parts(job, self.host.id);
+        self.members(job).any(grows) || parts.any(|part| part.job.members(&part.diagnosis.processes).any(grows))
     }
 }
 

@@ -248,7 +248,7 @@ pub fn lock_within(file: &File, limit: Duration) -> io::Result<()> {
 
 /// The process that holds the lock of a file, if it runs on this machine and the system lists locks (Linux).
 fn lock_holder(file: &File) -> Option<(u32, SafeText)> {
-    /// A list that is read in several parts lacks a line if other locks are released between them.
+    /// The kernel returns the list in parts, and a line can be missing if other locks are released in between.
     const READS: usize = 4;
     let about = rustix::fs::fstat(file).ok()?;
     let device = (rustix::fs::major(about.st_dev), rustix::fs::minor(about.st_dev));

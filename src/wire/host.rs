@@ -111,6 +111,11 @@ pub struct SlurmJob {
     pub gpus: Vec<u32>,
 }
 
+/// Whether a text is the id of a Slurm job, which may become an argument of `scontrol`: a number, and no task of an array.
+pub fn is_slurm_job_id(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// How a Slurm job ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

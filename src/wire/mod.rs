@@ -40,7 +40,7 @@ pub use gpu::{
     Availability, ClocksEventReasons, ComputeMode, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth,
     GpuHealthColumns, GpuInfo, GpuReading, RecentPast, RecoveryAction, XidEvent,
 };
-pub use host::{Filesystem, HostReading, Scope, SlurmJob, SlurmJobEnd};
+pub use host::{Filesystem, HostReading, Scope, SlurmJob, SlurmJobEnd, is_slurm_job_id};
 pub use message::{
     Hello, Inventory, Message, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome, Request, Signal, Snapshot,
 };

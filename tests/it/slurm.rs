@@ -76,6 +76,15 @@ impl SlurmHost {
     fn queries_of_the_end(&self) -> usize {
         fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default().lines().count()
     }
+
+    /// Waits until the end of the job is told with this text, after one query.
+    #[track_caller]
+    fn expect_end(&self, watch: &Watch, text: &str) {
+        let is_end = |change: &Value| change["rule"] == "job-ended" && change["severity"] == "warn";
+        let change = watch.wait_for("the end of the job", is_end);
+        assert!(change.to_string().contains(text), "{change:#}");
+        assert_eq!(self.queries_of_the_end(), 1);
+    }
 }
 
 /// `gpufleet findings --watch --json` in the background.
@@ -122,10 +131,7 @@ fn findings_tell_how_a_job_ended() {
     let watch = host.watch();
     watch.wait_for("the lost GPU", |change| change["rule"] == "gpu-lost");
     host.lab.hosts[0].end_worker();
-    let change =
-        watch.wait_for("the end of the job", |change| change["rule"] == "job-ended" && change["severity"] == "warn");
-    assert!(change.to_string().contains("Slurm: ran out of memory"), "{change:#}");
-    assert_eq!(host.queries_of_the_end(), 1);
+    host.expect_end(&watch, "Slurm: ran out of memory");
 }
 
 #[test]
@@ -140,8 +146,5 @@ fn findings_tell_how_a_job_ended_while_the_connection_was_lost() {
     host.lab.hosts[0].end_worker();
     assert_eq!(host.queries_of_the_end(), 0);
     host.lab.hosts[0].sshd.restart();
-    let change =
-        watch.wait_for("the end of the job", |change| change["rule"] == "job-ended" && change["severity"] == "warn");
-    assert!(change.to_string().contains("Slurm: failed with exit status 3"), "{change:#}");
-    assert_eq!(host.queries_of_the_end(), 1);
+    host.expect_end(&watch, "Slurm: failed with exit status 3");
 }

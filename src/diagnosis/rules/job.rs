@@ -1,14 +1,13 @@
 //! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
 //! log-silent.
 
-use super::stuck::{is_log_growing, is_log_silent};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::gpu_state::HELD_MIB;
 use crate::diagnosis::host_diagnosis::EndedJob;
 use crate::diagnosis::process_kind::is_ray_worker;
-use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
+use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, slurm_end_is_failure, slurm_end_text};
@@ -68,22 +67,20 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let least = if is_batch(context, job) { limits.warn_after } else { limits.warn_after.max(SINGLE_WARN_AFTER) };
     let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
     let is_unseen = job.is_blind || unfed.is_some();
-    let tells = is_log_silent(context, job) || (unfed.is_none() && is_batch(context, job));
+    let tells = context.is_log_silent(job) || (unfed.is_none() && is_batch(context, job));
     // Somebody waits for a batch job and for a training run. Any other process may wait for requests.
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
         // The GPUs do not tell whether the job works. Its log does, and the CPU of a batch job.
         _ if is_unseen && !job.is_server && !job.is_debugged && job.was_training(run.since) && tells => {
-            let is_told_twice = unfed.is_some() && is_log_silent(context, job);
-            let after = if is_told_twice { TOLD_TWICE_WARN_AFTER } else { UNSEEN_WARN_AFTER };
+            let is_told_twice = unfed.is_some() && context.is_log_silent(job);
+            let after = if is_told_twice { LONGEST_EVALUATION } else { UNSEEN_WARN_AFTER };
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server whose start hangs does not listen yet.
         _ if job.is_server && never_began => Escalation::one(Severity::Info, limits.crit_after),
         // Workers of a scheduler may have no task. Ranks that computed and logged without a break until now hang.
-        (_, true)
-            if job.is_server && !job.is_model_server && are_ranks(context, job) && is_log_silent(context, job) =>
-        {
+        (_, true) if job.is_server && !job.is_model_server && are_ranks(context, job) && context.is_log_silent(job) => {
             Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
         }
         // A server that was busy may have no requests now.
@@ -97,7 +94,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(IDLE_BATCH_WARN_AFTER)))
         }
         // It may wait for a slow service. Some jobs write heartbeats while they hang.
-        _ if is_log_growing(context, job) => {
+        _ if context.is_log_growing(job) => {
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(GROWING_LOG_WARN_AFTER)))
         }
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
@@ -141,13 +138,13 @@ fn has_lost_its_heartbeat(context: &RuleContext, job: &JobTrack) -> bool {
     let pause = job.longest_quiet.max(job.longest_pause);
     pause >= 120.0
         && job.served_port.is_none()
-        && is_log_silent(context, job)
+        && context.is_log_silent(job)
         && logs.any(|log| log.longest_gap <= 0.5 * pause)
 }
 
 /// Whether the log of a job is silent and the workers that fed its GPUs rest, although nobody can ask it for work.
 fn have_its_workers_stopped(context: &RuleContext, job: &JobTrack) -> bool {
-    job.workers_rest_since.is_some() && job.served_port.is_none() && is_log_silent(context, job)
+    job.workers_rest_since.is_some() && job.served_port.is_none() && context.is_log_silent(job)
 }
 
 /// The process that waits in another kernel function than all others of the job: `; pid 4313 waits in hrtimer_nanosleep, the
@@ -197,9 +194,6 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 
 /// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
-/// The same if both its log and the workers that fed it stopped. Evaluations of up to 25 min, during which both rest, were
-/// reported.
-const TOLD_TWICE_WARN_AFTER: f64 = 1560.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
 /// How long a job of one process must have done nothing before it warns, in seconds.

@@ -166,54 +166,47 @@ fn a_job_beside_a_busy_neighbour_is_stalled_when_its_workers_rest() {
     assert_eq!(run(false), []);
 }
 
+/// Trains beside another user for 4800 s, then hangs for `hangs_for` seconds. `edit` sets the CPU usage while it trains and while
+/// it hangs. Returns the findings of job-stalled.
+fn hangs_beside_a_neighbour(
+    hangs_for: f64,
+    log_stops: bool,
+    edit: fn(&mut TestProcess, hangs: bool),
+) -> Vec<(&'static str, &'static str)> {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(4800.0 + hangs_for, |tester, t| {
+        let hangs = t > 4800.0;
+        let mut own = process(7, "python mine.py", &[(0, 20)]);
+        edit(&mut own, hangs);
+        own.facts.log_path = Some("/home/alice/run.log".into());
+        own.reading.log_age_seconds = Some(if hangs && log_stops { t - 4800.0 } else { (t % 20.0 / 2.0).trunc() });
+        let mut other = process(8, "python theirs.py", &[(0, 20)]);
+        other.facts.user = Some("bob".into());
+        other.reading.cpu_percent = Some(100.0);
+        for process in [&mut own, &mut other] {
+            process.gpus[0].sm_percent = None;
+        }
+        TestSample { gpus: vec![tester.gpu(90, 500.0, 40, 40)], processes: vec![own, other] }
+    });
+    tester.firing().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect()
+}
+
 #[test]
 fn a_training_run_whose_log_and_workers_stop_together_warns_after_26_minutes() {
-    let run = |log_stops: bool| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        tester.run(4800.0 + 2000.0, |tester, t| {
-            let hangs = t > 4800.0;
-            let mut own = process(7, "python mine.py", &[(0, 20)]);
-            own.reading.cpu_percent = Some(100.0);
-            own.reading.descendants = Some(4);
-            own.reading.descendants_cpu_percent = Some(if hangs { 0.2 } else { 150.0 });
-            own.facts.log_path = Some("/home/alice/run.log".into());
-            own.reading.log_age_seconds = Some(if hangs && log_stops { t - 4800.0 } else { (t % 20.0 / 2.0).trunc() });
-            let mut other = process(8, "python theirs.py", &[(0, 20)]);
-            other.facts.user = Some("bob".into());
-            other.reading.cpu_percent = Some(100.0);
-            for process in [&mut own, &mut other] {
-                process.gpus[0].sm_percent = None;
-            }
-            TestSample { gpus: vec![tester.gpu(90, 500.0, 40, 40)], processes: vec![own, other] }
-        });
-        tester.firing().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect::<Vec<_>>()
+    let workers_rest = |own: &mut TestProcess, hangs: bool| {
+        own.reading.cpu_percent = Some(100.0);
+        own.reading.descendants = Some(4);
+        own.reading.descendants_cpu_percent = Some(if hangs { 0.2 } else { 150.0 });
     };
-    assert_eq!(run(true), [("job-stalled", "warn")]);
-    assert_eq!(run(false), [("job-stalled", "info")]);
+    assert_eq!(hangs_beside_a_neighbour(2000.0, true, workers_rest), [("job-stalled", "warn")]);
+    assert_eq!(hangs_beside_a_neighbour(2000.0, false, workers_rest), [("job-stalled", "info")]);
 }
 
 #[test]
 fn a_training_run_beside_a_neighbour_warns_when_its_log_has_stopped_too() {
-    let run = |log_stops: bool| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        tester.run(9000.0, |tester, t| {
-            let hangs = t > 4800.0;
-            let mut own = process(7, "python mine.py", &[(0, 20)]);
-            own.reading.cpu_percent = Some(if hangs { 0.3 } else { 100.0 });
-            own.facts.log_path = Some("/home/alice/run.log".into());
-            own.reading.log_age_seconds = Some(if hangs && log_stops { t - 4800.0 } else { (t % 20.0 / 2.0).trunc() });
-            let mut other = process(8, "python theirs.py", &[(0, 20)]);
-            other.facts.user = Some("bob".into());
-            other.reading.cpu_percent = Some(100.0);
-            for process in [&mut own, &mut other] {
-                process.gpus[0].sm_percent = None;
-            }
-            TestSample { gpus: vec![tester.gpu(90, 500.0, 40, 40)], processes: vec![own, other] }
-        });
-        tester.firing().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect::<Vec<_>>()
-    };
-    assert_eq!(run(true), [("job-stalled", "warn")]);
-    assert_eq!(run(false), [("job-stalled", "info")]);
+    let rests = |own: &mut TestProcess, hangs: bool| own.reading.cpu_percent = Some(if hangs { 0.3 } else { 100.0 });
+    assert_eq!(hangs_beside_a_neighbour(4200.0, true, rests), [("job-stalled", "warn")]);
+    assert_eq!(hangs_beside_a_neighbour(4200.0, false, rests), [("job-stalled", "info")]);
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 /// The share of the time of its growth, at least, that a job has used its GPUs: memory that grows before is loaded.
 const USED_SHARE: f64 = 0.1;
 
-/// A leak that needs more than two hours tells somebody this long before the memory is full, in seconds.
+/// A slow leak warns this long before the memory is full, in seconds.
 const SLOW_LEAK_END: f64 = 1200.0;
 
 /// Reports one finding per job, for the process whose memory is full first.
@@ -32,7 +32,6 @@ fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leak
         return;
     }
     let target = FindingTarget::Job(job.key.clone());
-    // A slow leak is worth a message when the memory is nearly full.
     let is_near_end = |leak: &Leak| !leak.is_slow || leak.full_in <= SLOW_LEAK_END;
     let severity = if leaking.iter().any(|(_, leak)| is_near_end(leak)) { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);

@@ -9,6 +9,7 @@ mod job;
 mod memory;
 mod process;
 mod sharing;
+mod spinning;
 mod stuck;
 
 pub(super) use fleet_wide::FleetWide;

@@ -215,7 +215,7 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
     };
     // A process that was seen to lose its launcher was not started to outlive it.
     let is_adopted = is_adopted || (process.lost_parent && parent.is_some_and(|parent| is_shell(&parent.name)));
-    // The init of a container adopts its processes. That of the host gets those whose container is gone.
+    // Inside a container, its init process adopts orphans. The init process of the host adopts them only if the container is gone.
     let has_left_container = process.lost_parent && process.parent == Some(1);
     let is_kept = (!process.lost_parent && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
         || matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown))

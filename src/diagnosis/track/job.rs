@@ -1,6 +1,7 @@
 //! The state kept for one job on one host: how it uses its GPUs now, how it used them before, and how balanced they
 //! are.
 
+use super::waits::Waits;
 use super::{GpuTrack, ProcessTrack};
 use crate::diagnosis::condition::Run;
 use crate::diagnosis::saved_state::SavedGpuUsage;
@@ -117,14 +118,8 @@ pub(crate) struct JobTrack {
     pub(crate) longest_quiet: f32,
     /// All GPUs rested for a while after work.
     pub(crate) rested_between: bool,
-    /// Since when a GPU spins, and the longest part of this time, in seconds, without a rank at work.
-    spin_since: Option<f64>,
-    unworked_wait: f32,
-    /// The longest time, in seconds, for which a GPU spun until one worked again; the longest part of such a time without a
-    /// rank at work; and how many times there were.
-    pub(crate) longest_wait: f32,
-    pub(crate) longest_unworked_wait: f32,
-    pub(crate) waits: u8,
+    /// How long its GPUs spun before they worked again.
+    pub(crate) waits: Waits,
     /// What the GPUs did since the job became idle, see [`IDLE_DISTURBANCE`].
     idle_disturbance: f64,
     /// The CPU cores per process while the GPUs worked.
@@ -191,11 +186,7 @@ impl JobTrack {
             is_quiet: false,
             longest_quiet: 0.0,
             rested_between: false,
-            spin_since: None,
-            unworked_wait: 0.0,
-            longest_wait: 0.0,
-            longest_unworked_wait: 0.0,
-            waits: 0,
+            waits: Waits::default(),
             idle_disturbance: 0.0,
             healthy_cores: None,
             low_minutes: 0,
@@ -435,31 +426,12 @@ impl JobTrack {
             }
         }
         let spins = self.gpus.iter().filter_map(|gpu| gpus.get(gpu.position)?.spin_run);
-        match (spins.map(|run| run.since).reduce(f64::min), self.spin_since) {
-            (Some(since), _) => {
-                let since = self.spin_since.map_or(since, |earlier| earlier.min(since));
-                self.spin_since = Some(since);
-                let worked_until = self.computed_at.into_iter().chain(self.host_work_at).fold(since, f64::max);
-                self.unworked_wait = self.unworked_wait.max((t - worked_until) as f32);
-            }
-            // The GPUs work again: the wait is over.
-            (None, Some(since)) if self.computed_at == Some(t) => {
-                self.spin_since = None;
-                let unworked = std::mem::take(&mut self.unworked_wait);
-                if t - since >= MIN_PAUSE {
-                    self.longest_wait = self.longest_wait.max((t - since) as f32);
-                    self.longest_unworked_wait = self.longest_unworked_wait.max(unworked);
-                    self.waits = self.waits.saturating_add(1);
-                }
-            }
-            (None, _) => {}
+        let worked_at = self.computed_at.into_iter().chain(self.host_work_at).reduce(f64::max);
+        match spins.map(|run| run.since).reduce(f64::min) {
+            Some(since) => self.waits.go_on(since, worked_at, t),
+            None if self.computed_at == Some(t) => self.waits.end(t),
+            None => {}
         }
-    }
-
-    /// Forgets a wait that nobody has observed for a while.
-    pub(crate) fn forget_wait(&mut self) {
-        self.spin_since = None;
-        self.unworked_wait = 0.0;
     }
 
     /// Detects work on the host. A waiting rank spins on about one core. A rank that saves or evaluates uses more cores

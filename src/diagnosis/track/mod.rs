@@ -5,6 +5,7 @@ mod gpu;
 mod job;
 mod leak;
 mod process;
+mod waits;
 mod window;
 
 pub(super) use gpu::{GpuTrack, SpinThresholds, gpu_identity};

@@ -22,9 +22,9 @@
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use super::slurm_ends::{Answer, SlurmEnds};
-use super::slurm_job_ids::{SCONTROL_DIRECTORIES, TIMEOUT_SECONDS, find_scontrol, is_job_id};
+use super::slurm_job_ids::{SCONTROL_DIRECTORIES, TIMEOUT_SECONDS, find_scontrol};
 use crate::probe::blocking::BlockingPool;
-use crate::wire::{SafeText, SlurmJob, SlurmJobEnd};
+use crate::wire::{SafeText, SlurmJob, SlurmJobEnd, is_slurm_job_id};
 
 /// Query period.
 const QUERY_SECONDS: f64 = 60.0;
@@ -381,7 +381,7 @@ fn running_jobs(text: &str) -> Vec<ListedJob> {
         let (job, rest) = line.trim().split_once(' ')?;
         let (id, user) = rest.trim().split_once(' ')?;
         // It becomes an argument of `scontrol`.
-        if !is_job_id(job) || !id.starts_with(|first: char| first.is_ascii_digit()) {
+        if !is_slurm_job_id(job) || !id.starts_with(|first: char| first.is_ascii_digit()) {
             return None;
         }
         let job = SlurmJob { job: job.into(), user: Some(SafeText::new(user.trim())), gpus: Vec::new() };

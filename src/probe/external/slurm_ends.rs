@@ -7,8 +7,7 @@
 //! After a timeout no end is queried for a while, because slurmctld may hang: the time doubles with each timeout in a row. The
 //! next query is that of another job, because the output of one may be longer than a pipe holds (the tasks of an array).
 
-use super::slurm_job_ids::is_job_id;
-use crate::wire::{SafeText, SlurmJobEnd};
+use crate::wire::{SafeText, SlurmJobEnd, is_slurm_job_id};
 
 /// Maximum number of jobs whose end is known or queried.
 const MAX_ENDS: usize = 32;
@@ -102,7 +101,7 @@ impl SlurmEnds {
     /// Notes that a job may have ended. `is_unlisted`: it does not run any more.
     fn note_end(&mut self, job: &SafeText, is_unlisted: bool, now: f64) {
         // It becomes an argument of `scontrol`.
-        if !is_job_id(job) {
+        if !is_slurm_job_id(job) {
             return;
         }
         if let Some(known) = self.ends.iter().position(|end| end.job == *job) {

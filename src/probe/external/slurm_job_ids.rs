@@ -6,7 +6,7 @@
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use crate::probe::blocking::BlockingPool;
-use crate::wire::SafeText;
+use crate::wire::{SafeText, is_slurm_job_id};
 use std::path::{Path, PathBuf};
 
 /// Timeout of a query. slurmctld answers within seconds under load.
@@ -127,7 +127,7 @@ impl SlurmJobs {
 /// Parses `Slurm job id 3385 ends at Mon Nov 24 10:00:00 2025`.
 fn parse_job_id(text: &str) -> Option<SafeText> {
     let job_id = text.strip_prefix("Slurm job id ")?.split_ascii_whitespace().next()?;
-    is_job_id(job_id).then(|| SafeText::new(job_id))
+    is_slurm_job_id(job_id).then(|| SafeText::new(job_id))
 }
 
 /// Returns the job of this user if the prolog files name exactly one.
@@ -137,15 +137,10 @@ fn job_in_prolog_files(folder: &Path, uid: u32) -> Option<SafeText> {
         let bytes = std::fs::read(entry.path()).ok().filter(|bytes| bytes.len() <= MAX_PROLOG_FILE_BYTES)?;
         let text = String::from_utf8(bytes).ok()?;
         let (job, owner) = text.trim().split_once(' ')?;
-        (is_job_id(job) && owner.parse() == Ok(uid)).then(|| job.to_owned())
+        (is_slurm_job_id(job) && owner.parse() == Ok(uid)).then(|| job.to_owned())
     });
     let first = jobs.next()?;
     jobs.all(|job| job == first).then(|| first.into())
-}
-
-/// Whether a text is a job id. Ids become arguments of `scontrol`.
-pub(super) fn is_job_id(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Finds `scontrol`. May block.

@@ -335,13 +335,19 @@ fn a_job_that_left_the_gpus_is_queried_until_its_epilog_has_run() {
     assert_eq!((states, calls()), (vec!["COMPLETED".to_owned()], 5));
 }
 
+/// A node on which job 3385 runs, and the folder of `scontrol`.
+fn with_running_job() -> (Slurm, tempfile::TempDir) {
+    let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+    std::fs::write(folder.path().join("scontrol.node"), "GresUsed=gpu:h100:1(IDX:2)").unwrap();
+    std::fs::write(folder.path().join("jobs"), "3385 3385 ann\n").unwrap();
+    assert_eq!(run_until_idle(&mut slurm, 1.0).jobs.map(|jobs| jobs.len()), Some(1));
+    (slurm, folder)
+}
+
 #[test]
 fn a_job_that_is_no_longer_listed_has_ended() {
-    let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+    let (mut slurm, folder) = with_running_job();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("scontrol.node", "GresUsed=gpu:h100:1(IDX:2)");
-    write("jobs", "3385 3385 ann\n");
-    assert_eq!(run_until_idle(&mut slurm, 1.0).jobs.map(|jobs| jobs.len()), Some(1));
     write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
     write("scontrol.end", &shown("PREEMPTED Reason=None", "0:15"));
     assert_eq!(run_until_idle(&mut slurm, 61.0).ends, []);
@@ -351,11 +357,8 @@ fn a_job_that_is_no_longer_listed_has_ended() {
 
 #[test]
 fn a_job_whose_script_goes_on_after_its_process_is_queried_when_it_is_no_longer_listed() {
-    let (mut slurm, folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
+    let (mut slurm, folder) = with_running_job();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("scontrol.node", "GresUsed=gpu:h100:1(IDX:2)");
-    write("jobs", "3385 3385 ann\n");
-    run_until_idle(&mut slurm, 1.0);
     write("scontrol.end", &shown("RUNNING Reason=None", "0:0"));
     slurm.ends.note_left(&"3385".into(), 40.0);
     assert_eq!(run_until_idle(&mut slurm, 45.0).ends, []);

@@ -1,0 +1,328 @@
+//! GPUs that spin: busy while a kernel waits for something. Several signs tell it, from the power to the counters of GPM.
+
+use crate::config::thresholds::StuckSpin;
+use crate::diagnosis::condition::Run;
+use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext};
+use crate::diagnosis::track::{Baseline, GpuTrack, JobGpu, JobTrack, WindowStats};
+
+/// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
+const MIN_HEALTHY_WATTS: f32 = 5.0;
+/// Without a known memory utilisation at healthy work, a frozen GPU may access its memory this much, in percent.
+const FROZEN_MEMORY_PERCENT: f32 = 1.0;
+/// The standard deviation of a constant power, in watts.
+const FROZEN_WATTS: f64 = 1.0;
+/// A board that draws little varies by more than a share of it: this standard deviation is steady, in watts and as a share
+/// of the limit.
+const STEADY_WATTS: f64 = 2.0;
+const STEADY_SHARE_OF_LIMIT: f64 = 0.008;
+/// On a board without memory utilisation, the current power of a frozen GPU divided by its earlier median, at most.
+const FROZEN_POWER_ALONE: f64 = 0.75;
+/// On a board without power: the mean memory utilisation at healthy work in percent, at least, and that of now, at most.
+const FROZEN_MEMORY_ALONE: (f32, f32) = (8.0, 1.0);
+/// How long a GPU must be frozen below the utilisation of a waiting collective, in seconds.
+pub(super) const LEVEL_AFTER: f64 = 900.0;
+/// How long a GPU must be busy at a constant, low power if its job lost its launcher, and if its log is silent or its workers rest, in
+/// seconds; the shortest healthy work before; and how far apart the GPU and the workers may have stopped. Evaluations of up to 25
+/// min were reported.
+const QUIET_DROP_AFTER: (f64, f64) = (600.0, LONGEST_EVALUATION);
+const QUIET_DROP_HISTORY: f64 = 120.0;
+const QUIET_DROP_LEAD: f64 = 180.0;
+/// A GPU that was never seen at work and whose log has stopped: its power as a share of the limit, at most.
+const SILENT_POWER_SHARE: f32 = 0.65;
+/// A GPU that was never seen at work and accesses no memory at all counts as spinning up to this share of the range from the
+/// power of an idle context to the limit, if its power is constant.
+const NEVER_AT_WORK_SHARE: f32 = 0.25;
+const NEVER_AT_WORK_VARIATION: f64 = 0.015;
+/// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
+/// at most 64 channels (NCCL user guide, NCCL_MAX_CTAS).
+const WAITING_SM_PERCENT: f32 = 50.0;
+/// Without a power limit, the current power of a waiting GPU divided by its median at work, at most. GB10: 15 to 27 W
+/// against 45 W (vllm#46097).
+const UNLIMITED_POWER: f64 = 0.5;
+/// The utilisation of a hint differs from the one at work by at most this, in percent points. The one at work is known in
+/// steps of 10.
+const LEVEL_TOLERANCE: f32 = 5.0;
+
+/// One GPU that spins.
+pub(super) struct SpinningGpu {
+    pub(super) position: usize,
+    pub(super) run: Run,
+    /// `None` if the board reports no power.
+    pub(super) watts: Option<f32>,
+    /// `None` if the board reports no power limit.
+    pub(super) limit: Option<f32>,
+    pub(super) utilization: f32,
+    /// Healthy work was observed before, and its median power if the board reports one.
+    pub(super) has_worked: bool,
+    pub(super) earlier: Option<f32>,
+    /// Busy at a level below that of a collective that waits.
+    pub(super) is_partial: bool,
+    /// Only the power tells: the memory may be in use.
+    pub(super) is_hint: bool,
+}
+
+/// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work.
+pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let (t, window) = (context.sample_time.t, context.limits.stuck_spin.warn_after);
+    if track.counted_work_at.is_some_and(|at| t - at < window) {
+        return None;
+    }
+    below_spin_power(context, job, gpu, track)
+        .or_else(|| frozen(context, job, gpu, track))
+        .or_else(|| quiet_drop(context, job, gpu, track))
+        .or_else(|| counters_at_rest(context, gpu, track))
+        .or_else(|| never_at_work(context, job, gpu, track))
+}
+
+/// Whether the power of a GPU is far below the one that it drew at work (`earlier`). An idle context draws power, too: only the
+/// power above it is work.
+fn has_dropped((watts, earlier): (f32, f32), track: &GpuTrack, limits: &StuckSpin) -> bool {
+    let idle = track.context_watts().unwrap_or(0.0).min(watts);
+    earlier - idle >= MIN_HEALTHY_WATTS && f64::from(watts - idle) <= limits.power_drop * f64::from(earlier - idle)
+}
+
+/// Whether the power is as steady as that of a kernel that waits.
+fn is_flat(track: &GpuTrack, stats: &WindowStats, limits: &StuckSpin) -> bool {
+    let (Some(variation), Some(watts)) = (stats.power_variation, stats.mean_power) else { return true };
+    let steady = track.limit.map_or(STEADY_WATTS, |limit| STEADY_WATTS.max(STEADY_SHARE_OF_LIMIT * f64::from(limit)));
+    f64::from(variation) <= limits.power_variation || f64::from(variation * watts) <= steady
+}
+
+/// Returns the GPU if it is below the spin power according to its whole window.
+fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let run = track.spin_run?;
+    let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
+    let watts = stats.mean_power?;
+    let is_memory_low = stats.is_memory_median_low || !track.reports_memory_use;
+    if !(stats.is_median_high && is_memory_low && is_flat(track, &stats, limits)) {
+        return None;
+    }
+    let has_history = |past: &Baseline| past.power_seconds() >= limits.history;
+    let own = Some(&gpu.baseline).filter(|past| has_history(past)).and_then(Baseline::median_power);
+    let earlier = own.or_else(|| {
+        let others = job.gpus.iter().map(|other| &other.baseline).filter(|past| has_history(past));
+        others.filter_map(Baseline::median_power).reduce(f32::max)
+    });
+    // Otherwise the GPU drew about this power while it worked.
+    if earlier.is_some_and(|earlier| !has_dropped((watts, earlier), track, limits)) {
+        return None;
+    }
+    Some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: Some(watts),
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked: earlier.is_some(),
+        earlier,
+        is_partial: false,
+        is_hint: false,
+    })
+}
+
+/// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
+/// level while it worked. The power tells when that ended, unless it is high now.
+fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> Option<(Run, f32)> {
+    let (level, percent) = track.level_run?;
+    let t = context.sample_time.t;
+    let computed_at = job.computed_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(level.since);
+    let since = level.since.max(computed_at);
+    Some((Run { since, covered: level.covered.min(t - since) }, percent))
+}
+
+/// Returns the GPU if it is busy at a constant power below the power that the job drew at work, with far fewer memory
+/// accesses than at work. This finds kernels that spin on every SM, hangs on boards without a power limit, and waits that
+/// read as partly busy.
+fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let t = context.sample_time.t;
+    let level_run = level_after_work(context, job, track);
+    let level = level_run.map(|(run, _)| run).filter(|run| run.reaches(t, LEVEL_AFTER));
+    let busy =
+        level_run.filter(|(run, mean)| f64::from(*mean) >= limits.utilization && run.reaches(t, limits.warn_after));
+    let still = track.still_run.filter(|run| run.reaches(t, limits.warn_after));
+    let (run, is_partial) = match still.or(busy.map(|(run, _)| run)) {
+        Some(run) => (run, false),
+        None => (level?, true),
+    };
+    if track.has_power_smoothing || !gpu.is_exclusive {
+        return None;
+    }
+    let window = if is_partial { LEVEL_AFTER } else { limits.warn_after };
+    let stats = track.window.stats(run.since.max(t - window));
+    let memory = stats.mean_memory_utilization;
+    let healthy_memory = gpu.baseline.mean_memory_utilization();
+    let found = SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: stats.mean_power,
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked: true,
+        earlier: None,
+        is_partial,
+        is_hint: false,
+    };
+    let Some(watts) = stats.mean_power else {
+        let is_still = stats.least_utilization >= Some(95)
+            && memory? <= FROZEN_MEMORY_ALONE.1
+            && healthy_memory? >= FROZEN_MEMORY_ALONE.0;
+        let has_worked = f64::from(gpu.baseline.active_seconds) >= limits.history;
+        return (is_still && has_worked && !is_partial).then_some(found);
+    };
+    let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history)?.median_power()?;
+    let is_memory_low =
+        memory.map(|memory| memory <= healthy_memory.map_or(FROZEN_MEMORY_PERCENT, |healthy| healthy / 4.0));
+    // Without a memory utilisation that fell, the drop must be larger, or the log must have stopped.
+    let (is_memory_at_rest, share) = match is_memory_low {
+        Some(true) => (true, limits.frozen_power),
+        None if !track.reports_memory_use && !is_partial => (true, FROZEN_POWER_ALONE),
+        _ => (context.is_log_silent(job) && !is_partial, FROZEN_POWER_ALONE),
+    };
+    // On a board that draws little, the sensor's last digit exceeds the share.
+    let variation = f64::from(stats.power_variation?);
+    // Far below the power at work, a board without a limit may vary as much as one below its spin power.
+    let is_far_below = track.limit.is_none() && f64::from(watts) <= UNLIMITED_POWER * f64::from(earlier);
+    let (share_of_watts, steady_watts) =
+        if is_far_below { (limits.power_variation, STEADY_WATTS) } else { (limits.frozen_variation, FROZEN_WATTS) };
+    let is_constant = variation <= share_of_watts || variation * f64::from(watts) <= steady_watts;
+    if is_constant && f64::from(watts) <= share * f64::from(earlier) && is_memory_at_rest {
+        let is_hint = track.reports_memory_use && is_memory_low != Some(true);
+        return Some(SpinningGpu { earlier: Some(earlier), is_hint, ..found });
+    }
+    // Nothing but the power tells, for example because the log belongs to another user. A slow state of the board looks alike.
+    let level = level.filter(|_| is_far_below && !context.is_log_growing(job))?;
+    // A phase of other work has another utilisation.
+    let percent = track.level_run.map(|(_, mean)| mean)?;
+    let at_work = gpu.baseline.median_utilization();
+    let is_as_at_work =
+        at_work.is_some_and(|least| (least - LEVEL_TOLERANCE..=least + 10.0 + LEVEL_TOLERANCE).contains(&percent));
+    if f64::from(percent) < limits.utilization && !is_as_at_work {
+        return None;
+    }
+    let stats = track.window.stats(level.since.max(t - LEVEL_AFTER));
+    let (watts, variation) = (f64::from(stats.mean_power?), f64::from(stats.power_variation?));
+    let is_constant = variation <= share_of_watts || variation * watts <= steady_watts;
+    let is_hint = is_constant && watts <= UNLIMITED_POWER * f64::from(earlier);
+    is_hint.then_some(SpinningGpu { run: level, earlier: Some(earlier), is_partial: true, is_hint: true, ..found })
+}
+
+/// How long a GPU must be busy at low power until something on the host tells that the job stopped at about `since`, in seconds;
+/// `None` if nothing does. An evaluation, too, rests the workers that feed the training and may write no log.
+pub(super) fn quiet_drop_after(context: &RuleContext, job: &JobTrack, since: f64) -> Option<f64> {
+    let workers_rest = job.workers_rest_since.is_some_and(|rest| (rest - since).abs() <= QUIET_DROP_LEAD);
+    if context.members(job).any(|process| process.lost_parent) {
+        Some(QUIET_DROP_AFTER.0)
+    } else {
+        (workers_rest || context.is_log_silent(job)).then_some(QUIET_DROP_AFTER.1)
+    }
+}
+
+/// Returns the GPU if it is busy at a steady power far below the one that the job drew at work, while something else tells that
+/// the job has stopped. Its memory may read as in use: some drivers report that for a waiting kernel, too.
+fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let t = context.sample_time.t;
+    let (run, percent) = level_after_work(context, job, track).filter(|(run, _)| run.reaches(t, QUIET_DROP_AFTER.0))?;
+    if f64::from(percent) < limits.median_utilization
+        || track.has_power_smoothing
+        || !gpu.is_exclusive
+        || context.is_log_growing(job)
+    {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(t - QUIET_DROP_AFTER.0));
+    let watts = stats.mean_power?;
+    let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= QUIET_DROP_HISTORY)?.median_power()?;
+    let is_far_below =
+        has_dropped((watts, earlier), track, limits) && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
+    let is_told = quiet_drop_after(context, job, run.since).is_some_and(|after| run.reaches(t, after));
+    if !is_far_below || !is_flat(track, &stats, limits) || !is_told {
+        return None;
+    }
+    Some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: Some(watts),
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked: true,
+        earlier: Some(earlier),
+        is_partial: false,
+        is_hint: true,
+    })
+}
+
+/// Returns the GPU if it is busy while its counters show neither tensor cores nor memory nor links at work, whatever its
+/// power. Without earlier work in the counters, the program may never use any of them.
+fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let run = track.counter_rest_run.filter(|run| run.reaches(context.sample_time.t, limits.warn_after))?;
+    // A kernel that waits occupies few SMs. One that fills them all may compute in registers.
+    let fills_gpu = track.resting_sm_percent.is_some_and(|percent| percent > WAITING_SM_PERCENT);
+    if !gpu.is_exclusive || fills_gpu {
+        return None;
+    }
+    let has_worked = f64::from(gpu.baseline.counted_seconds) >= limits.history;
+    if !has_worked && track.resting_sm_percent.is_none() {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
+    Some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: stats.mean_power,
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked,
+        earlier: gpu.baseline.median_power().filter(|_| has_worked),
+        is_partial: false,
+        is_hint: false,
+    })
+}
+
+/// Returns a GPU that was never seen at work if it is always busy, never accesses its memory and draws a constant, low power.
+fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let after = context.limits.stuck_spin_suspect.warn_after;
+    let t = context.sample_time.t;
+    // A silent log stands for the memory, which some drivers report as in use.
+    let is_silent = context.is_log_silent(job);
+    let level = track.level_run.filter(|(_, percent)| is_silent && *percent >= 98.0).map(|(run, _)| run);
+    let level = level.filter(|run| run.reaches(t, 2.0 * after));
+    let run = track.still_run.or(level).filter(|run| run.reaches(t, after))?;
+    let has_worked = |gpu: &JobGpu| gpu.baseline.power_seconds() > run.covered + 60.0;
+    if job.gpus.len() < 2 || !gpu.is_exclusive || track.has_power_smoothing || job.gpus.iter().any(has_worked) {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(t - after));
+    let (watts, context_watts, limit) = (stats.mean_power?, track.context_watts()?, track.limit?);
+    let is_low = watts <= context_watts + NEVER_AT_WORK_SHARE * (limit - context_watts) && watts <= 0.5 * limit
+        || is_silent && watts <= SILENT_POWER_SHARE * limit;
+    let variation = f64::from(stats.power_variation?);
+    let is_constant = variation <= NEVER_AT_WORK_VARIATION || variation * f64::from(watts) <= FROZEN_WATTS;
+    let is_still = stats.least_utilization >= Some(98) && (is_silent || stats.most_memory_utilization == Some(0));
+    (is_low && is_constant && is_still).then_some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: Some(watts),
+        limit: Some(limit),
+        utilization: stats.mean_utilization?,
+        has_worked: false,
+        earlier: None,
+        is_partial: false,
+        is_hint: stats.most_memory_utilization != Some(0),
+    })
+}
+
+/// Whether a GPU is between the firing and the clearing thresholds.
+pub(super) fn is_in_hysteresis(context: &RuleContext, track: &GpuTrack) -> bool {
+    let limits = &context.limits.stuck_spin;
+    match (track.utilization, track.power, track.spin_watts()) {
+        (Some(utilization), Some(power), Some(spin)) => {
+            f64::from(utilization) >= limits.clear_utilization
+                && f64::from(power) <= limits.clear_power * f64::from(spin)
+        }
+        _ => false,
+    }
+}
