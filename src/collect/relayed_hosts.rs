@@ -47,8 +47,8 @@ impl FirstPicture {
         }
     }
 
-    /// The hosts of a complete picture in the order of their ids in the lines, which is not that of the last list if the
-    /// collector has listed them anew.
+    /// The hosts of a complete picture, in the order of their ids in the protocol. The last list of the collector may have another
+    /// order.
     pub fn names(&self) -> Option<&[SafeText]> {
         match self {
             Self::Complete(picture) => Some(picture.relay.demultiplexer.names()),

@@ -120,8 +120,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
     };
     let earlier_slurm_jobs = state.earlier_slurm_jobs.begin_connection(Instant::now());
     if session.send_interval || !earlier_slurm_jobs.is_empty() {
-        let seconds = session.interval.as_secs_f32();
-        state.queue(&Request::Interval { seconds, shift_seconds: None, earlier_slurm_jobs });
+        state.queue_interval(None, earlier_slurm_jobs);
     }
     let mut stderr_over_limit = std::pin::pin!(remote.stderr_over_limit());
     loop {
@@ -166,7 +165,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
                 Some(Command::Interval(interval)) => {
                     *session.interval = interval;
                     state.interval = interval;
-                    state.queue(&Request::Interval { seconds: interval.as_secs_f32(), shift_seconds: None, earlier_slurm_jobs: vec![] });
+                    state.queue_interval(None, Vec::new());
                 }
                 Some(Command::Request(request)) => {
                     if !state.queue(&request)
@@ -336,8 +335,7 @@ impl SessionState<'_> {
         let interval = self.interval.max(self.probe_interval).div_f64(self.speed);
         if let Some(seconds) = self.alignment.record(Instant::now(), interval) {
             let shift_seconds = Some((seconds * self.speed) as f32);
-            let seconds = self.interval.as_secs_f32();
-            self.queue(&Request::Interval { seconds, shift_seconds, earlier_slurm_jobs: vec![] });
+            self.queue_interval(shift_seconds, Vec::new());
         }
     }
 
@@ -382,6 +380,11 @@ impl SessionState<'_> {
                 self.readings_by.get_or_insert(Instant::now() + VERIFY_LIMIT);
             }
         }
+    }
+
+    /// Sends the interval, and what goes with it.
+    fn queue_interval(&mut self, shift_seconds: Option<f32>, earlier_slurm_jobs: Vec<SafeText>) {
+        self.queue(&Request::Interval { seconds: self.interval.as_secs_f32(), shift_seconds, earlier_slurm_jobs });
     }
 
     fn queue(&mut self, request: &Request) -> bool {

@@ -163,7 +163,7 @@ impl HostTrack {
         let is_same = |(at, user, name, _): &&(f64, SafeText, SafeText, f64)| {
             t - at <= window && *user == who && *name == command
         };
-        // Runs at the same time are ranks, or jobs side by side.
+        // Runs that overlap are ranks of one job, or jobs side by side.
         let mut began = f64::INFINITY;
         let mut lengths: Vec<f64> = Vec::new();
         for (at, .., length) in self.short_runs.iter().rev().filter(is_same) {
@@ -512,7 +512,7 @@ impl HostDiagnosis {
             gpus().map(bytes).try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
         };
         let (Some(total), Some(used)) = (sum(|gpu| gpu.total_bytes), sum(|gpu| gpu.used_bytes)) else { return };
-        // NVML counts what the driver keeps for itself apart from `used`.
+        // NVML's `used` does not contain the memory that the driver reserves.
         let reserved = sum(|gpu| Some(gpu.reserved_bytes.unwrap_or(0))).unwrap_or(0);
         let free = total.saturating_sub(used).saturating_sub(reserved) as f64;
         process.leak = detect_leak(&points, total as f64, free, &limits.gpu_mem_leak);

@@ -66,7 +66,7 @@ pub enum NeededFacts {
     Nothing,
     /// Only the user of each process.
     Owners,
-    /// All facts; also for a word that this version does not know.
+    /// All facts. A word that this version does not know means the same.
     #[default]
     #[serde(other)]
     All,

@@ -700,7 +700,7 @@ fn a_rank_that_stops_in_the_middle_of_its_work_is_noticed_before_the_usual_lengt
     tester.run(3400.0, |tester, t| waits_for_rank_0(tester, t, 3400.0));
     tester.run(1200.0, |tester, _| healthy(tester, 4));
     assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
-    // Ten minutes after its last work, not after one and a half times an hour.
+    // It warns ten minutes after the last work, and does not wait for one and a half times the usual hour.
     tester.run(1250.0, |tester, t| waits_for_rank_0(tester, t, 720.0));
     assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
     tester.run(300.0, |tester, _| waits_for_rank_0(tester, 720.0, 720.0));
@@ -711,9 +711,9 @@ fn a_rank_that_stops_in_the_middle_of_its_work_is_noticed_before_the_usual_lengt
 fn a_wait_that_ends_with_one_rank_first_is_learned_whole() {
     let mut tester = after_healthy_work(4);
     let rests = |tester: &mut RuleTester, _: f64| waits_for_rank_0(tester, 0.0, 0.0);
-    // Its first wait is told.
+    // The first wait warns.
     tester.run(1200.0, rests);
-    // Rank 0 works for two samples until the others do.
+    // Rank 0 starts two samples before the others.
     tester.run(20.0, |tester, _| waits_for_rank_0(tester, 0.0, 1.0));
     tester.run(1200.0, |tester, _| healthy(tester, 4));
     tester.run(1200.0, rests);

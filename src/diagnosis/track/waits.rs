@@ -6,7 +6,7 @@ const MIN_WAIT: f64 = 60.0;
 /// The waits of a job, and the one that goes on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waits {
-    /// When the present wait began, to a tenth of a second in weeks: there is one of these for each job.
+    /// When the present wait began. An `f32` is precise enough, and keeps the state of a job small.
     since: Option<f32>,
     /// The longest part of the present wait without a rank at work, in seconds.
     unworked: f32,
@@ -36,7 +36,7 @@ impl Waits {
         }
     }
 
-    /// Drops the present wait, which nobody has observed for a while.
+    /// Forgets the present wait: after a gap in the data nobody knows how long it lasted.
     pub(crate) fn drop_present(&mut self) {
         (self.since, self.unworked) = (None, 0.0);
     }
