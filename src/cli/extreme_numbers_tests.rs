@@ -150,6 +150,8 @@ fn messages() -> [Value; 3] {
             "read_characters",
             "log_age_seconds",
             "established_connections",
+            "waiting_clients",
+            "longest_wait_seconds",
         ],
     );
     processes["state"] = json!(["R", "S", "D"]);

@@ -496,6 +496,8 @@ fn write_files(report: &mut ReportWriter, process: &ProcessReading, facts: Optio
         report.optional("listens on {}", text_unless_empty(&numbers(&facts.listening_ports)));
     }
     report.optional("{} connections", process.established_connections.filter(|&count| count > 0));
+    report.optional("{} clients wait", process.waiting_clients.filter(|&count| count > 0));
+    report.optional("longest for {}", time(process.longest_wait_seconds));
     report.end_details();
 }
 

@@ -176,6 +176,12 @@ fn is_notebook(argv: &[SafeText]) -> bool {
         .any(|program| program.starts_with("ipykernel") || program.starts_with("jupyter"))
 }
 
+/// Whether no job starts above this process: a shell, a multiplexer, a login daemon or init.
+pub(crate) fn is_root_process(ancestor: &Ancestor) -> bool {
+    let name = ancestor.name.as_str();
+    ancestor.pid == 1 || ROOT_PROCESS_NAMES.contains(&name) || name.starts_with("containerd-shim")
+}
+
 /// Returns the ancestors from `pid` up to and including the first shell, multiplexer, login daemon or init.
 fn ancestors(reader: &mut FileReader, mut pid: u32, commands: bool) -> Vec<Ancestor> {
     let mut chain = Vec::new();
@@ -188,8 +194,9 @@ fn ancestors(reader: &mut FileReader, mut pid: u32, commands: bool) -> Vec<Ances
             command.refresh(reader, pid, PARENT_COMMAND_BYTES);
         }
         let (uid, _) = status_of(reader, pid);
-        let is_root = pid == 1 || ROOT_PROCESS_NAMES.contains(&name.as_str()) || name.starts_with("containerd-shim");
-        chain.push(Ancestor { pid, start_ticks, uid, name: name.into(), argv: command.argv });
+        let ancestor = Ancestor { pid, start_ticks, uid, name: name.into(), argv: command.argv };
+        let is_root = is_root_process(&ancestor);
+        chain.push(ancestor);
         if is_root {
             break;
         }

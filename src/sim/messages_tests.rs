@@ -204,8 +204,11 @@ fn faults_of_hosts_look_as_a_probe_sees_them() {
 
 #[test]
 fn sockets_of_own_processes_follow_the_phases() {
-    let work = ["0 idle", "10m idle listens=8000 connections=2"].map(|step| Step::parse(step).expect("a step"));
-    for (user, ports, connections) in [("alice", vec![8000], Some(2)), ("bob", vec![], None)] {
+    let work =
+        ["0 idle", "10m idle listens=8000 connections=2 waiting=1"].map(|step| Step::parse(step).expect("a step"));
+    for (user, ports, connections, waiting) in
+        [("alice", vec![8000], Some(2), (Some(1), Some(1.0))), ("bob", vec![], None, (None, None))]
+    {
         let job = Arc::new(Job { user: user.to_owned(), work: work.to_vec(), ..Job::default() });
         let host = HostScript { jobs: vec![(0, job)], events: Vec::new(), login: "alice".to_owned(), ..script(0) };
         let (mut watched, first) = Watched::new(&host, 0.0);
@@ -217,5 +220,7 @@ fn sockets_of_own_processes_follow_the_phases() {
             (ports.first().copied(), connections),
             "{user}"
         );
+        let reading = later.processes.row(0);
+        assert_eq!((reading.waiting_clients, reading.longest_wait_seconds), waiting, "{user}");
     }
 }

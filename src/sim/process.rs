@@ -324,6 +324,7 @@ impl Process {
         let waits = stuck_thread.or(self.now.is_waiting.then_some(0));
         let is_own = self.is_own && !is_zombie;
         let is_orphan = self.is_orphan();
+        let waiting = phase.and_then(|phase| phase.number("waiting")).unwrap_or(0.0);
         ProcessReading {
             pid: Some(self.pid()),
             start_ticks: Some(self.start_ticks()),
@@ -351,6 +352,8 @@ impl Process {
             log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.slow_readings.2),
             established_connections: is_own
                 .then(|| phase.and_then(|phase| phase.number("connections")).unwrap_or(0.0) as u32),
+            waiting_clients: (is_own && text("listens").is_some()).then_some(waiting as u32),
+            longest_wait_seconds: (is_own && waiting >= 1.0).then_some(self.now.into),
             ..ProcessReading::default()
         }
     }

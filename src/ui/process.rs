@@ -117,6 +117,9 @@ fn text_lines(
         if let Some(facts) = facts.filter(|facts| !facts.listening_ports.is_empty()) {
             text.add("listens on", &sockets_text(facts, process), plain);
         }
+        if let Some(clients) = clients_text(process) {
+            text.add("clients", &clients, plain);
+        }
         if let Some(age_seconds) = process.reading.log_age_seconds {
             text.add("log", &format!("written {} ago", age(age_seconds).as_str()), plain);
         }
@@ -250,6 +253,19 @@ fn sockets_text(facts: &ProcessFacts, process: &Process) -> String {
         let _ = write!(text, ", {count} connection{}", plural(count as usize));
     }
     text
+}
+
+/// Shorter waits are usual.
+const SHOWN_WAIT_SECONDS: f64 = 60.0;
+
+/// `3 wait for an answer, the longest for 12m 4s`
+fn clients_text(process: &Process) -> Option<String> {
+    let (count, seconds) = process.reading.waiting_clients.zip(process.reading.longest_wait_seconds)?;
+    let wait = age(seconds);
+    (seconds >= SHOWN_WAIT_SECONDS).then(|| match count {
+        1 => format!("1 waits for an answer, for {}", wait.as_str()),
+        _ => format!("{count} wait for an answer, the longest for {}", wait.as_str()),
+    })
 }
 
 /// Returns the processes of a row, or the ended ones if none is running.

@@ -94,6 +94,13 @@ columns! {
     /// Established TCP connections, up to 90 s old; own processes only. `/proc/PID/net/tcp` and `tcp6`, of the sockets in
     /// `/proc/PID/fd`. Absent until they were read.
     established_connections: u32,
+    /// Clients that wait for an answer: connections, to a port on which it or its front end listens, that received data after
+    /// the last data were sent on them. The front end are its ancestors up to the first shell, and the children of its parent.
+    /// Up to 90 s old; own processes only, in another network namespace only as root. `tcp_info` from sock_diag(7),
+    /// `tcpi_last_data_recv` and `tcpi_last_data_sent`. Absent if nobody listens.
+    waiting_clients: u32,
+    /// Longest wait of those clients. Absent if none waits.
+    longest_wait_seconds: f64,
 }
 
 /// Kind of context that a process holds on a GPU.

@@ -1,7 +1,7 @@
 //! Readings from `/proc` and `/sys`: the host, its processes and their threads.
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
-//! `own_process` and `sockets` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
+//! `own_process`, `sockets` and `waiting_clients` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
 //! the incremental scan of /proc in `scan`. All of them read through a [`FileReader`]. `process_root` opens files as a process
 //! sees them, for examinations only, and may block.
 //!
@@ -19,6 +19,7 @@ mod rates;
 mod scan;
 mod sockets;
 mod threads;
+mod waiting_clients;
 
 pub(crate) use files::{
     FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND, environment_variable, ignores_hangup, mounts, real_uid,

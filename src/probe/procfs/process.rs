@@ -10,7 +10,7 @@ use crate::probe::decimal::{round_to_hundredth, round_to_tenth, round_to_tenth_f
 use crate::probe::external::ExternalSources;
 use crate::probe::nvml::ffi::process_cpu_nanoseconds;
 use crate::probe::owner::is_sluid;
-use crate::probe::process_facts::{CommandLine, Lineage, OuterAncestors, runs_in, status_of};
+use crate::probe::process_facts::{CommandLine, Lineage, OuterAncestors, is_root_process, runs_in, status_of};
 use crate::probe::user_names::UserNames;
 use crate::wire::{Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
 use rustix::fd::OwnedFd;
@@ -230,8 +230,10 @@ impl TrackedProcess {
             let thread = self.blocked_thread.or(self.is_idle().then_some(pid));
             let has_run = is_alive && (cpu_nanoseconds.is_none() || self.io_cpu_clock != cpu_nanoseconds);
             self.own_details.read_activity(pid, has_run, thread, context, reader);
-            if has_run {
-                self.sockets.start(pid, context.now, &background.socket_tables, &background.pool);
+            if has_run || (is_alive && self.sockets.is_asked()) {
+                let front_end = self.facts.ancestors.iter().filter(|ancestor| !is_root_process(ancestor));
+                let front_end = front_end.map(|ancestor| ancestor.pid);
+                self.sockets.start(pid, front_end, context.now, &background.socket_tables, &background.pool);
             }
             self.io_cpu_clock = cpu_nanoseconds;
         }
@@ -319,6 +321,10 @@ impl TrackedProcess {
             self.blocked_thread = thread;
             self.own_details.fill_reading(is_idle || thread.is_some(), reading);
             reading.established_connections = self.sockets.connections();
+            if let Some((count, seconds)) = self.sockets.waiting(now) {
+                reading.waiting_clients = Some(count);
+                reading.longest_wait_seconds = (count > 0).then(|| round_to_tenth(seconds));
+            }
         }
     }
 

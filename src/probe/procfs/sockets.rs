@@ -6,9 +6,11 @@
 //! [`crate::probe::blocking::BlockingPool`].
 
 use super::files::{FileReader, environment_variable};
+use super::waiting_clients::{WaitingClient, waiting_clients};
 use crate::probe::blocking::{BlockingPool, Pending};
 use crate::wire::ProcessFacts;
 use rustix::fs::{RawDir, readlinkat};
+use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +22,8 @@ const MAX_DESCRIPTORS: usize = 1024;
 const MAX_TABLE_BYTES: usize = 4 << 20;
 /// Maximum number of sockets of a table that are kept.
 const MAX_TABLE_ENTRIES: usize = 8192;
+/// Maximum number of children of a parent, and of its threads, that are looked at.
+const MAX_CHILDREN: usize = 64;
 /// Maximum number of ports that are kept.
 const MAX_PORTS: usize = 8;
 /// Maximum size of an environment that is searched for the rendezvous port.
@@ -38,6 +42,16 @@ struct TcpSockets {
     listening_ports: Vec<u16>,
     /// `None` if a table is longer than the limits, so that connections may be missing.
     connections: Option<u32>,
+    /// `None` if neither the process nor its front end listens, or if the kernel does not tell.
+    waiting: Option<WaitingClients>,
+}
+
+/// The clients of a server that wait for an answer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitingClients {
+    pub(super) count: u32,
+    /// The longest wait, when it was read.
+    pub(super) longest: Duration,
 }
 
 impl TcpSockets {
@@ -56,17 +70,31 @@ pub(super) struct SocketReader {
     pending: Option<Pending<Option<TcpSockets>>>,
     started_at: Option<f64>,
     connections: Option<u32>,
+    waiting: Option<WaitingClients>,
 }
 
 impl SocketReader {
-    /// Starts a read if it is due. A read that does not return is not repeated.
-    pub(super) fn start(&mut self, pid: u32, now: f64, tables: &SocketTables, pool: &BlockingPool) {
+    /// Starts a read if it is due. A read that does not return is not repeated. `front_end` are the ancestors that may answer
+    /// its clients.
+    pub(super) fn start(
+        &mut self,
+        pid: u32,
+        front_end: impl Iterator<Item = u32>,
+        now: f64,
+        tables: &SocketTables,
+        pool: &BlockingPool,
+    ) {
         let is_due = self.started_at.is_none_or(|started_at| now - started_at >= PERIOD_SECONDS);
         if is_due && self.pending.is_none() {
-            let tables = tables.clone();
-            self.pending = pool.run(move || read(pid, &tables));
+            let (tables, front_end) = (tables.clone(), front_end.collect::<Vec<_>>());
+            self.pending = pool.run(move || read(pid, &front_end, &tables));
             self.started_at = Some(now);
         }
+    }
+
+    /// Whether clients ask it, or its front end, for answers: they go on when the process does not run any more.
+    pub(super) fn is_asked(&self) -> bool {
+        self.waiting.is_some()
     }
 
     /// Whether a read has returned.
@@ -78,6 +106,7 @@ impl SocketReader {
     pub(super) fn collect(&mut self, facts: &mut ProcessFacts) -> bool {
         let Some(sockets) = Pending::take(&mut self.pending) else { return false };
         self.connections = sockets.as_ref().and_then(|sockets| sockets.connections);
+        self.waiting = sockets.as_ref().and_then(|sockets| sockets.waiting);
         let ports = sockets.map(|sockets| sockets.listening_ports).unwrap_or_default();
         let is_changed = facts.listening_ports != ports;
         facts.listening_ports = ports;
@@ -86,6 +115,12 @@ impl SocketReader {
 
     pub(super) fn connections(&self) -> Option<u32> {
         self.connections
+    }
+
+    /// The clients that waited when it was read, and the longest wait until now in seconds.
+    pub(super) fn waiting(&self, now: f64) -> Option<(u32, f64)> {
+        let (waiting, read_at) = self.waiting.zip(self.started_at)?;
+        Some((waiting.count, waiting.longest.as_secs_f64() + (now - read_at).max(0.0)))
     }
 }
 
@@ -108,11 +143,19 @@ struct SocketTable {
     read_at: Instant,
     entries: Vec<TableEntry>,
     is_complete: bool,
+    /// The waiting clients, once they were asked for; `None` if the kernel does not tell.
+    waiting: OnceCell<Option<Vec<WaitingClient>>>,
 }
 
 impl SocketTable {
     fn read(pid: u32, namespace: Vec<u8>, reader: &mut FileReader) -> Self {
-        let mut table = Self { namespace, read_at: Instant::now(), entries: Vec::new(), is_complete: true };
+        let mut table = Self {
+            namespace,
+            read_at: Instant::now(),
+            entries: Vec::new(),
+            is_complete: true,
+            waiting: OnceCell::new(),
+        };
         for name in ["net/tcp", "net/tcp6"] {
             let read = reader.each_line(pid, name, MAX_TABLE_BYTES, &mut |line| {
                 if table.entries.len() < MAX_TABLE_ENTRIES {
@@ -127,9 +170,14 @@ impl SocketTable {
 }
 
 impl SocketTables {
-    /// Adds the sockets with these inodes.
-    fn count(&self, pid: u32, inodes: &[u64], reader: &mut FileReader, sockets: &mut TcpSockets) {
-        let Some(namespace) = reader.read_link(pid, "ns/net") else { return };
+    /// Passes the table of the namespace of a process.
+    fn with<T>(
+        &self,
+        pid: u32,
+        reader: &mut FileReader,
+        look: impl FnOnce(&SocketTable, &mut FileReader) -> T,
+    ) -> Option<T> {
+        let namespace = reader.read_link(pid, "ns/net")?;
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tables.retain(|table| table.read_at.elapsed() < TABLE_AGE);
         let at = tables.iter().position(|table| table.namespace == namespace).unwrap_or_else(|| {
@@ -137,34 +185,92 @@ impl SocketTables {
             tables.push(SocketTable::read(pid, namespace, reader));
             tables.len() - 1
         });
+        Some(look(&tables[at], reader))
+    }
+}
+
+impl SocketTable {
+    /// Adds the sockets with these inodes.
+    fn count(&self, inodes: &[u64], sockets: &mut TcpSockets) {
         let mut connections = 0;
-        for entry in tables[at].entries.iter().filter(|entry| inodes.contains(&entry.inode)) {
+        for entry in self.entries.iter().filter(|entry| inodes.contains(&entry.inode)) {
             match entry.listening_port {
                 Some(port) => sockets.add_port(port),
                 None => connections += 1,
             }
         }
-        sockets.connections = Some(connections).filter(|_| tables[at].is_complete);
+        sockets.connections = Some(connections).filter(|_| self.is_complete);
+    }
+
+    /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
+    fn waiting(&self, pid: u32, inodes: &[u64], ports: &[u16], reader: &mut FileReader) -> Option<WaitingClients> {
+        let clients = self.waiting.get_or_init(|| waiting_clients(pid, reader)).as_ref()?;
+        let is_own = |client: &&WaitingClient| {
+            ports.contains(&client.port) && (client.inode == 0 || inodes.contains(&client.inode))
+        };
+        let mut waiting = WaitingClients::default();
+        for client in clients.iter().filter(is_own) {
+            waiting.count += 1;
+            waiting.longest = waiting.longest.max(client.waited);
+        }
+        Some(waiting)
     }
 }
 
-/// Reads the sockets of a process. Returns `None` if its descriptors may not be listed. May block: the kernel takes the
-/// memory lock of the process to read its environment.
-fn read(pid: u32, tables: &SocketTables) -> Option<TcpSockets> {
+/// Reads the sockets of a process, and the clients that wait for it or for its front end. Returns `None` if its descriptors may
+/// not be listed. May block: the kernel takes the memory lock of the process to read its environment.
+fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets> {
     let mut reader = FileReader::default();
-    let inodes = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader)?;
-    let mut sockets = TcpSockets::default();
-    if inodes.is_empty() {
-        sockets.connections = Some(0);
-    } else {
-        tables.count(pid, &inodes, &mut reader, &mut sockets);
+    let mut inodes = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader)?;
+    let mut sockets = TcpSockets { connections: Some(0), ..TcpSockets::default() };
+    if !inodes.is_empty() {
+        sockets.connections = None;
+        tables.with(pid, &mut reader, |table, _| table.count(&inodes, &mut sockets));
     }
-    if !sockets.listening_ports.is_empty() {
+    let mut server = TcpSockets { listening_ports: sockets.listening_ports.clone(), ..TcpSockets::default() };
+    let mut add = |others: &[u32], reader: &mut FileReader| {
+        for other in others {
+            let more = socket_inodes(*other, MAX_DESCRIPTORS, reader).unwrap_or_default();
+            if !more.is_empty() {
+                tables.with(pid, reader, |table, _| table.count(&more, &mut server));
+                inodes.extend(more);
+            }
+        }
+        server.listening_ports.is_empty()
+    };
+    // A router answers for the workers that its launcher started beside it.
+    if add(front_end, &mut reader)
+        && let Some(parent) = front_end.first()
+    {
+        add(&children(*parent, &mut reader), &mut reader);
+    }
+    if !server.listening_ports.is_empty() {
         let environment = reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok();
         let rendezvous = environment.and_then(rendezvous_port);
-        sockets.listening_ports.retain(|port| Some(*port) != rendezvous);
+        for ports in [&mut sockets.listening_ports, &mut server.listening_ports] {
+            ports.retain(|port| Some(*port) != rendezvous);
+        }
+    }
+    if !server.listening_ports.is_empty() {
+        let ask =
+            |table: &SocketTable, reader: &mut FileReader| table.waiting(pid, &inodes, &server.listening_ports, reader);
+        sockets.waiting = tables.with(pid, &mut reader, ask).flatten();
     }
     Some(sockets)
+}
+
+/// The children that a process has started, at most [`MAX_CHILDREN`] (`/proc/PID/task/TID/children`, with CONFIG_PROC_CHILDREN).
+fn children(pid: u32, reader: &mut FileReader) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut children = Vec::new();
+    for thread in threads.flatten().take(MAX_CHILDREN) {
+        let Some(thread) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let list =
+            reader.read_thread(pid, thread, "children", 4096).ok().and_then(|list| std::str::from_utf8(list).ok());
+        children.extend(list.unwrap_or_default().split_ascii_whitespace().flat_map(str::parse::<u32>));
+    }
+    children.truncate(MAX_CHILDREN);
+    children
 }
 
 /// The inodes of the sockets among the first `max_descriptors` of a process.
@@ -357,7 +463,7 @@ mod tests {
 
     /// The sockets of this test itself, of which other tests have some, too.
     fn own() -> TcpSockets {
-        read(std::process::id(), &SocketTables::default()).expect("own descriptors")
+        read(std::process::id(), &[], &SocketTables::default()).expect("own descriptors")
     }
 
     #[test]
@@ -386,9 +492,9 @@ mod tests {
         let pid = std::process::id();
         // Without a socket, no table is read.
         let _socket = TcpListener::bind("127.0.0.1:0").expect("binds");
-        read(pid, &tables).expect("own descriptors");
+        read(pid, &[], &tables).expect("own descriptors");
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        read(pid, &tables).expect("own descriptors");
+        read(pid, &[], &tables).expect("own descriptors");
         assert_eq!(tables.0.lock().expect("not poisoned").len(), 1);
         let port = listener.local_addr().expect("an address").port();
         let knows = |tables: &SocketTables| {
@@ -397,7 +503,7 @@ mod tests {
         };
         assert!(!knows(&tables), "the table is older than the socket");
         tables.0.lock().expect("not poisoned")[0].read_at -= TABLE_AGE;
-        read(pid, &tables).expect("own descriptors");
+        read(pid, &[], &tables).expect("own descriptors");
         assert!(knows(&tables));
     }
 
@@ -406,7 +512,7 @@ mod tests {
         let (pool, tables) = (BlockingPool::new(), SocketTables::default());
         let (mut sockets, mut facts) = (SocketReader::default(), ProcessFacts::default());
         let mut look = |now: f64| {
-            sockets.start(std::process::id(), now, &tables, &pool);
+            sockets.start(std::process::id(), std::iter::empty(), now, &tables, &pool);
             let is_started = sockets.pending.is_some();
             pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
             sockets.collect(&mut facts);
@@ -420,6 +526,6 @@ mod tests {
 
     #[test]
     fn sockets_of_a_process_without_readable_descriptors_are_unknown() {
-        assert_eq!(read(u32::MAX, &SocketTables::default()), None);
+        assert_eq!(read(u32::MAX, &[], &SocketTables::default()), None);
     }
 }

@@ -205,6 +205,49 @@ fn listening_ports_and_connections_of_own_processes_are_reported() {
     assert_eq!(wait_for(&mut probe, other.pid(), "its sockets", is_read).established_connections, Some(0));
 }
 
+/// Answers one of its two clients and starts a worker without sockets. With `up` it sets up the loopback device of a new
+/// network namespace first.
+const FRONT_END: &str = "
+import fcntl, socket, struct, subprocess, sys
+if 'up' in sys.argv:
+    SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack('16sh14x', b'lo', IFF_UP))
+server = socket.create_server(('127.0.0.1', 0))
+clients = [socket.create_connection(server.getsockname()) for _ in range(2)]
+for client in clients:
+    client.sendall(b'GET /')
+accepted = [server.accept()[0] for _ in clients]
+accepted[0].recv(5)
+accepted[0].sendall(b'200')
+clients[0].recv(3)
+worker = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
+print(worker.pid, flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn clients_that_wait_for_the_front_end_of_a_gpu_process_are_counted() {
+    let mut front_end = ChildProgram::new(python(FRONT_END, &[]).stdout(Stdio::piped()));
+    let worker = front_end.read_number();
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--net", "python3", "-c", FRONT_END, "up"]).stdout(Stdio::piped());
+    let mut in_container = ChildProgram::new(&mut command);
+    let hidden = in_container.read_number();
+    let driver = driver_with(&[worker, hidden]);
+    let mut probe = Probe::with_driver(&driver);
+    let found = wait_for(&mut probe, worker, "a waiting client", |reading| reading.waiting_clients.is_some());
+    assert_eq!((found.established_connections, found.waiting_clients), (Some(0), Some(1)));
+    assert!(found.longest_wait_seconds.is_some_and(|seconds| seconds < 600.0), "{found:?}");
+    // Only root may enter another network namespace.
+    let is_read = |reading: &ProcessReading| reading.established_connections.is_some();
+    let found = wait_for(&mut probe, hidden, "its sockets", is_read);
+    assert_eq!(found.waiting_clients, rustix::process::geteuid().is_root().then_some(1));
+}
+
 #[test]
 fn zombie_leader_with_a_live_thread_differs_from_a_dead_process() {
     let program = "
