@@ -117,7 +117,8 @@ rules! {
                 which has no peer to wait for, while a rank or another GPU of the job works, and while its log grows. A \
                 model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began to \
                 spin on all of its GPUs, or if all of them rested between earlier requests; on a single GPU, if the power \
-                at work was seen and the log has stopped, or the counters of GPM rest. After waits that ended by \
+                at work was seen and the log has stopped, or the counters of GPM rest; and in any case if at least two clients \
+                have waited for an answer for that long. After waits that ended by \
                 themselves, several times the longest of them (5 after one, 1.5 after eight or more); after an hour beside \
                 a server of the same user that computes. The confidence is \"likely\" when at least two GPUs of the job \
                 are flat at the same time.",
@@ -160,7 +161,9 @@ rules! {
                 or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a \
                 launcher with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 \
                 min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
-                work and whose log has stopped warn after 45 min. A job that never used its GPUs, wrote a log, and has no \
+                work and whose log has stopped warn after 45 min. A server whose clients wait for an answer while its GPUs rest is info after \
+                5 min; with at least two clients it warns after 12 min and is critical after 30 min; with one client, or while \
+                it reads and writes, it warns after 20 min. A job that never used its GPUs, wrote a log, and has no \
                 connection and no listening port, is info after 20 min and warns after 40 min; a single process of Slurm \
                 also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
@@ -168,8 +171,9 @@ rules! {
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
         not: "a notebook (see idle-hog), a model server that waits for requests, a job that uses the CPU, a job that \
              somebody stopped or debugs",
-        limits: "Reads and writes are visible only for your own processes. A job that was seen only while it is idle \
-                is reported as idle-hog.",
+        limits: "Reads, writes and clients are visible only for your own processes, clients inside a container only to root. A \
+                client waits if its connection received data after the last data were sent, so clients that gave up, and \
+                those whose answer began, are not seen. A job that was seen only while it is idle is reported as idle-hog.",
         source: "gpufleet; the durations are two and three times common barrier timeouts",
     }
     InputStall {

@@ -1,9 +1,9 @@
 //! The input of a rule: one host at one sample, the tracks kept of it, and the other hosts of its jobs.
 
-use super::condition::SampleTime;
+use super::condition::{Run, SampleTime};
 use super::finding::{FindingDetails, FindingGpu, FindingProcess};
 use super::host_diagnosis::{HostDiagnosis, HostTrack};
-use super::track::{GpuTrack, JobTrack, ProcessTrack};
+use super::track::{GpuTrack, JobTrack, ProcessTrack, WaitingClients};
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuListStyle, Host, HostId, format_gpu_list};
 use crate::wire::format::{self, DurationStyle};
@@ -108,6 +108,18 @@ impl<'a> RuleContext<'a> {
     /// The pid that a command in "next check" names; 0 if the job has no process.
     pub(super) fn first_pid(&self, job: &'a JobTrack) -> u32 {
         self.members(job).next().map_or(0, |process| process.key.pid)
+    }
+
+    /// The clients that wait for the answer of a job: those of the process with the longest wait.
+    pub(super) fn waiting_clients(&self, job: &'a JobTrack) -> Option<&'a WaitingClients> {
+        let clients = self.members(job).filter_map(|process| process.clients.as_deref());
+        clients.max_by(|a, b| a.longest.total_cmp(&b.longest))
+    }
+
+    /// How long all GPUs of a job have rested, whoever uses them; `None` while one works or is unknown.
+    pub(super) fn rest_of_all_gpus(&self, job: &JobTrack) -> Option<Run> {
+        let rests = job.positions().map(|position| self.gpus.get(position)?.idle_run);
+        rests.reduce(|a, b| a.zip(b).map(|(a, b)| if a.since > b.since { a } else { b })).flatten()
     }
 
     /// Whether the log of the job grew before and does not any more.

@@ -1,6 +1,7 @@
 //! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
 //! log-silent.
 
+use super::clients;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
@@ -39,6 +40,9 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let limits = &context.limits.job_stalled;
+    if clients::unanswered(context, conditions, job, target) {
+        return;
+    }
     if job.cores.is_none() {
         conditions.unknown(RuleId::JobStalled, target);
         return;
@@ -197,7 +201,7 @@ const UNSEEN_WARN_AFTER: f64 = 2400.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
 /// How long a job of one process must have done nothing before it warns, in seconds.
-const SINGLE_WARN_AFTER: f64 = 1200.0;
+pub(super) const SINGLE_WARN_AFTER: f64 = 1200.0;
 /// The memory of a rank that has created its context and no more, at most.
 const CONTEXT_BYTES: u64 = 2 << 30;
 

@@ -1,5 +1,6 @@
 //! The conditions of the rules, one file per family. `super::rule` documents each rule.
 
+mod clients;
 mod driver;
 mod efficiency;
 mod fleet_wide;

@@ -3,6 +3,7 @@
 //! A rank that waits in a collective runs one small kernel that spins: the driver reports 100 % busy, the power falls
 //! to slightly more than that of an idle context, and the memory is not accessed.
 
+use super::clients;
 use super::spinning::{LEVEL_AFTER, SpinningGpu, is_in_hysteresis, quiet_drop_after, spinning};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
@@ -33,7 +34,7 @@ const ALONE_AFTER: (f64, f64) = (660.0, 1200.0);
 /// uploads for the others, sometimes with neither CPU time nor writes.
 const RANK_0_AFTER: (f64, f64) = (600.0, 1200.0);
 /// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
-const SERVER_AFTER: f64 = 720.0;
+pub(super) const SERVER_AFTER: f64 = 720.0;
 /// How long a job must look hung until it warns, in seconds, if it was never seen at work and a server of the same user is busy on
 /// the host: it may wait for rollouts, of which some were reported to take half an hour.
 const SERVED_AFTER: f64 = 3600.0;
@@ -293,7 +294,8 @@ fn suspect(
     target: &FindingTarget,
     (unseen, is_waiting): (&[&SpinningGpu], bool),
 ) {
-    let is_hung_server = is_hung_server(context, job, unseen);
+    let unanswered = clients::of_spinning_server(context, job, earliest(unseen));
+    let is_hung_server = unanswered.is_some() || is_hung_server(context, job, unseen);
     let is_likely = unseen.len() >= 2 && !is_waiting;
     let confidence = if is_likely { Confidence::Likely } else { Confidence::Suspected };
     // A rank that works on the host gets additional time.
@@ -329,6 +331,9 @@ fn suspect(
     conditions.met(RuleId::StuckSpinSuspect, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(unseen.iter().map(|spinning| spinning.position));
         let doubt = match (job.is_model_server, unseen.iter().any(|spinning| spinning.has_worked)) {
+            _ if let Some(clients) = unanswered => {
+                &format!("looks hung: {} clients wait, for up to {}", clients.count, duration(clients.longest))
+            }
             (true, _) if is_hung_server => "looks hung: a rank that waits for requests would rest",
             (true, _) => "may be hung, or wait for requests",
             (false, true) => "may be hung",

@@ -40,6 +40,8 @@ pub(crate) struct ProcessTrack {
     pub(crate) is_stale: bool,
     /// It has an established connection. False if its connections are not visible.
     pub(crate) is_connected: bool,
+    /// Only for servers of which clients wait for an answer.
+    pub(crate) clients: Option<Box<WaitingClients>>,
     /// The positions of its GPUs.
     pub(crate) positions: Vec<usize>,
     pub(crate) memory_bytes: Option<u64>,
@@ -67,7 +69,7 @@ pub(crate) struct ProcessTrack {
     pub(crate) blocked: Option<Run>,
     pub(crate) blocked_thread: Option<u32>,
     /// The seconds in that sleep, and in total, since the run began.
-    blocked_time: (f64, f64),
+    blocked_time: (f32, f32),
     blocked_cpu: f64,
     pub(crate) threads_live: Option<u32>,
     pub(crate) parent: Option<u32>,
@@ -79,6 +81,37 @@ pub(crate) struct ProcessTrack {
     pub(crate) leak: Option<Leak>,
     /// When to check for leaks next.
     pub(crate) leak_due: f64,
+}
+
+/// The clients that wait for an answer of a server.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitingClients {
+    pub(crate) count: u32,
+    /// The longest wait, in seconds.
+    pub(crate) longest: f64,
+    /// How long at least one client has waited at every time, in seconds.
+    pub(crate) run: Run,
+}
+
+impl WaitingClients {
+    fn update(clients: &mut Option<Box<Self>>, process: &Process, (t, dt): (f64, f64)) {
+        let reading = &process.reading;
+        let waiting = reading.waiting_clients.zip(reading.longest_wait_seconds);
+        let waiting = waiting.filter(|(count, longest)| *count > 0 && *longest >= 0.0);
+        let Some((count, longest)) = waiting else {
+            *clients = None;
+            return;
+        };
+        let mut run = clients.as_ref().map_or(Run { since: t, covered: 0.0 }, |clients| clients.run);
+        run.covered += dt;
+        if t - longest < run.since {
+            run = Run { since: t - longest, covered: longest };
+        }
+        match clients {
+            Some(clients) => **clients = Self { count, longest, run },
+            None => *clients = Some(Box::new(Self { count, longest, run })),
+        }
+    }
 }
 
 /// The writes to a log. The probe checks the log in every tenth sample and repeats its age in between.
@@ -168,6 +201,7 @@ impl ProcessTrack {
             presence: None,
             is_stale: false,
             is_connected: false,
+            clients: None,
             positions: Vec::new(),
             memory_bytes: None,
             held_since: None,
@@ -264,6 +298,7 @@ impl ProcessTrack {
         self.update_blocked(process, share, (t, dt));
         self.cpu_seconds = reading.cpu_seconds.or(self.cpu_seconds);
         self.update_host_work(process, (t, dt));
+        WaitingClients::update(&mut self.clients, process, (t, dt));
         self.threads_live = reading.threads_live;
         if reading.log_age_seconds.is_some() || self.log.is_some() {
             self.log.get_or_insert_default().update(reading.log_age_seconds, t);
@@ -335,7 +370,7 @@ impl ProcessTrack {
                 _ => self.blocked = Some(Run { since, covered: f64::from(seconds) }),
             }
             self.blocked_thread = reading.blocked_thread;
-            self.blocked_time = (t - since, t - since);
+            self.blocked_time = (seconds, seconds);
             return;
         }
         let cpu = reading.cpu_seconds;
@@ -351,9 +386,10 @@ impl ProcessTrack {
             None => {}
             Some(run) => {
                 run.covered += dt;
+                let dt = dt as f32;
                 self.blocked_time.0 += if sleeps { dt } else { 0.0 };
                 self.blocked_time.1 += dt;
-                let is_over = self.blocked_time.0 < share / 100.0 * self.blocked_time.1
+                let is_over = f64::from(self.blocked_time.0) < share / 100.0 * f64::from(self.blocked_time.1)
                     || cpu.is_some_and(|cpu| cpu > self.blocked_cpu + 0.5);
                 if is_over {
                     self.blocked = None;
