@@ -201,7 +201,7 @@ impl Engine {
         for diagnosis in &mut self.hosts {
             diagnosis.jobs.iter_mut().for_each(|job| job.group = None);
         }
-        for (number, group) in self.groups.iter().enumerate() {
+        for (number, group) in (0..).zip(&self.groups) {
             for (host, key) in &group.parts {
                 let jobs = self.hosts.get_mut(host.0 as usize).map(|diagnosis| &mut diagnosis.jobs);
                 if let Some(job) = jobs.and_then(|jobs| jobs.iter_mut().find(|job| job.key == *key)) {

@@ -162,8 +162,10 @@ rules! {
                 launcher with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 \
                 min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
                 work and whose log has stopped warn after 45 min. A server whose clients wait for an answer while its GPUs rest is info after \
-                5 min; with at least two clients it warns after 12 min and is critical after 30 min; with one client, or while \
-                it reads and writes, it warns after 20 min. A job that never used its GPUs, wrote a log, and has no \
+                5 min. If at least two of them asked since the rest began, it warns after 12 min and is critical after 30 min; \
+                with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked \
+                within the last 2 min before the rest, after 40 min. If it rested before while clients waited and went on \
+                by itself, it must rest for 1.5 times that long. A job that never used its GPUs, wrote a log, and has no \
                 connection and no listening port, is info after 20 min and warns after 40 min; a single process of Slurm \
                 also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \

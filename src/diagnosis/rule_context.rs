@@ -169,7 +169,7 @@ pub(super) struct JobPart<'a> {
 impl<'a> PeerHosts<'a> {
     /// The parts of `job` on hosts other than `here`.
     pub(super) fn parts(self, job: &JobTrack, here: HostId) -> impl Iterator<Item = JobPart<'a>> {
-        let group = job.group.and_then(|group| self.groups.get(group));
+        let group = job.group.and_then(|group| self.groups.get(group as usize));
         let parts = group.map_or(&[][..], |group| group.parts.as_slice());
         parts.iter().filter(move |(host, _)| *host != here).filter_map(move |(host, key)| {
             let diagnosis = self.hosts.get(host.0 as usize)?;
@@ -187,7 +187,7 @@ impl<'a> PeerHosts<'a> {
 
     /// Whether the parts were matched by user and command only, not by a Slurm job or a rendezvous.
     pub(super) fn is_likely(self, job: &JobTrack) -> bool {
-        job.group.and_then(|group| self.groups.get(group)).is_some_and(|group| group.is_likely)
+        job.group.and_then(|group| self.groups.get(group as usize)).is_some_and(|group| group.is_likely)
     }
 }
 

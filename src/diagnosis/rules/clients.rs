@@ -27,34 +27,18 @@ pub(super) fn unanswered(
     ) else {
         return false;
     };
-    // A request that came long before the last work belongs to a connection on which nothing is answered: a client that
-    // subscribed, or one that was forgotten. gpufleet may not have seen the last work.
-    let (is_single, is_unseen) = (clients.count == 1, rest.since - job.first_seen < 60.0);
-    let slack = if is_single { SINGLE_CLIENT_SLACK } else { CLIENTS_SLACK };
-    if !is_unseen && clients.longest > t - rest.since + slack {
-        return false;
-    }
-    let limits = &context.limits.job_stalled;
-    // A server that reads or writes may load a model, or search for what the request needs.
-    let is_at_work = context.members(job).any(|process| process.last_io_at.is_some_and(|at| t - at <= 120.0));
-    let escalation = match (is_single, is_at_work) {
-        (false, false) => Escalation::three(
-            (Severity::Info, UNANSWERED_AFTER.0),
-            (Severity::Warn, UNANSWERED_AFTER.1),
-            (Severity::Crit, limits.crit_after),
-        ),
-        (true, _) if is_unseen => Escalation::one(Severity::Info, UNANSWERED_AFTER.0),
-        _ => Escalation::two((Severity::Info, UNANSWERED_AFTER.0), (Severity::Warn, SINGLE_WARN_AFTER)),
-    };
-    let since = rest.since.max(clients.run.since);
-    let run = Run { since, covered: rest.covered.min(clients.run.covered).min(t - since) };
+    let Some(waited) = clients.run else { return false };
+    let Some(escalation) = escalation(context, job, clients, rest) else { return false };
+    let since = rest.since.max(waited.since);
+    let run = Run { since, covered: rest.covered.min(waited.covered).min(t - since) };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
     conditions.met(RuleId::JobStalled, target, evaluation, |lasted, _| {
-        let (who, wait) = (if is_single { "client waits" } else { "clients wait" }, duration(clients.longest));
+        let who = if clients.count == 1 { "client waits" } else { "clients wait" };
         let sentence = format!(
-            "{} answers nobody: {} {who} for up to {wait}, and {} did nothing for {}",
+            "{} answers nobody: {} {who} for up to {}, and {} did nothing for {}",
             context.format_job(job),
             clients.count,
+            duration(clients.longest),
             context.format_gpus(job.positions()),
             duration(lasted),
         );
@@ -64,12 +48,48 @@ pub(super) fn unanswered(
     true
 }
 
-/// How long the clients of a server must wait while its GPUs rest until it is listed, and until several clients warn, in seconds:
-/// many clients give up after ten minutes.
+/// How sure it is that somebody waits in vain, by the requests that came while the GPUs rest. A connection on which the client sent
+/// the last data need not wait for any: it may subscribe to events, or be forgotten.
+fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, rest: Run) -> Option<Escalation> {
+    let t = context.sample_time.t;
+    let is_unseen = rest.since - job.first_seen < 60.0;
+    let new = clients.new_since(rest.since, t);
+    let asked_before = clients.longest - (t - rest.since);
+    let warn_after = match (new, clients.count) {
+        (2.., _) => Some(UNANSWERED_AFTER.1),
+        (1, 1) if !is_unseen => Some(SINGLE_WARN_AFTER),
+        // They asked just before the server stopped.
+        (0, 1..) if !is_unseen && asked_before <= ASKED_AT_THE_END => Some(OLD_CLIENTS_WARN_AFTER),
+        (0, _) if !is_unseen && asked_before > ASKED_BEFORE => return None,
+        _ => None,
+    };
+    // A server that reads, writes or computes on the CPU may load a model, or prepare what the GPU needs.
+    let reads = context.members(job).any(|process| process.last_io_at.is_some_and(|at| t - at <= 120.0));
+    let computes = job.cores.is_some_and(|cores| cores >= AT_WORK_CORES * job.members.len() as f64);
+    let info = (Severity::Info, UNANSWERED_AFTER.0);
+    // A server that rested while clients waited, and went on by itself, may do so again: it asks other services.
+    let patience = 1.5 * f64::from(job.longest_preparation);
+    Some(match warn_after.map(|after| after.max(patience)) {
+        None => Escalation::one(info.0, info.1),
+        Some(after) if reads || computes => Escalation::two(info, (Severity::Warn, after.max(SINGLE_WARN_AFTER))),
+        Some(after) if new >= 2 => {
+            let crit_after = context.limits.job_stalled.crit_after.max(2.0 * patience);
+            Escalation::three(info, (Severity::Warn, after), (Severity::Crit, crit_after))
+        }
+        Some(after) => Escalation::two(info, (Severity::Warn, after)),
+    })
+}
+
+/// How long the clients of a server must wait while its GPUs rest until it is listed, and until several new clients warn, in
+/// seconds: many clients give up after ten minutes.
 const UNANSWERED_AFTER: (f64, f64) = (300.0, 720.0);
-/// How much longer a client may have waited than the GPUs rest, in seconds: one client alone, and several.
-const SINGLE_CLIENT_SLACK: f64 = 600.0;
-const CLIENTS_SLACK: f64 = 3600.0;
+/// The time before the rest, in seconds, at which clients asked that waited for this server, and before which they hardly did.
+const ASKED_AT_THE_END: f64 = 120.0;
+const ASKED_BEFORE: f64 = 600.0;
+/// How long clients that asked before the rest must wait until the server warns, in seconds.
+const OLD_CLIENTS_WARN_AFTER: f64 = 2400.0;
+/// The CPU cores per process from which a server computes on the CPU. Engines poll on one core.
+const AT_WORK_CORES: f64 = 1.5;
 
 /// The clients that have waited since the GPUs of their server began to spin.
 pub(super) fn of_spinning_server<'a>(
@@ -79,7 +99,9 @@ pub(super) fn of_spinning_server<'a>(
 ) -> Option<&'a WaitingClients> {
     let spun = context.sample_time.t - spinning.since;
     let waits = |clients: &&WaitingClients| {
-        clients.count >= 2 && clients.longest >= SERVER_AFTER && clients.longest <= spun + SERVER_AFTER
+        clients.count >= 2
+            && clients.longest >= SERVER_AFTER
+            && (clients.longest <= spun + SERVER_AFTER || clients.new_since(spinning.since, context.sample_time.t) >= 2)
     };
     context.waiting_clients(job).filter(waits)
 }
@@ -126,28 +148,68 @@ mod tests {
     #[test]
     fn clients_that_give_up_after_a_minute_and_ask_again_show_a_hang() {
         assert_eq!(after_rest(840.0, |t| (4, t % 60.0)), [("job-stalled", "warn")]);
-        // One sample without a waiting client: somebody got an answer.
-        let answered = |t: f64| if (400.0..410.0).contains(&t) { (0, 0.0) } else { (4, t % 60.0) };
-        assert_eq!(after_rest(840.0, answered), [("job-stalled", "info")]);
+        // They pause before they ask again.
+        let pausing = |seconds: f64| move |t: f64| if t % 360.0 < seconds { (0, 0.0) } else { (4, t % 30.0) };
+        assert_eq!(after_rest(840.0, pausing(50.0)), [("job-stalled", "warn")]);
+        assert_eq!(after_rest(840.0, pausing(260.0)), [], "each wait is short");
     }
 
     #[test]
     fn a_single_client_warns_later_and_an_old_request_says_nothing() {
-        assert_eq!(after_rest(840.0, |t| (1, t + 8.0)), [("job-stalled", "info")]);
-        assert_eq!(after_rest(1400.0, |t| (1, t + 8.0)), [("job-stalled", "warn")]);
+        assert_eq!(after_rest(840.0, |t| (1, t - 30.0)), [("job-stalled", "info")]);
+        assert_eq!(after_rest(1400.0, |t| (1, t - 30.0)), [("job-stalled", "warn")]);
         assert_eq!(after_rest(1400.0, |t| (1, t + 700.0)), [], "the server worked for others since");
         assert_eq!(after_rest(1400.0, |_| (0, 0.0)), []);
     }
 
     #[test]
-    fn a_server_that_was_never_seen_at_work_warns_for_several_clients_only() {
-        let run = |clients: u32| {
+    fn clients_that_all_asked_before_the_rest_warn_late_or_not_at_all() {
+        let run = |before: f64, seconds: f64| after_rest(seconds, |t| (3, t + before));
+        assert_eq!(run(30.0, 1500.0), [("job-stalled", "info")]);
+        assert_eq!(run(30.0, 2600.0), [("job-stalled", "warn")]);
+        assert_eq!(run(400.0, 6000.0), [("job-stalled", "info")], "perhaps open browser windows");
+        assert_eq!(run(700.0, 3000.0), []);
+    }
+
+    #[test]
+    fn a_server_that_computes_on_the_cpu_warns_later() {
+        let run = |seconds: f64| {
             let mut tester = RuleTester::new(gpus(0..1));
-            tester.run(1500.0, |tester, t| server(tester, 0, 122.0, 0, (clients, t + 7200.0)));
+            tester.run(1800.0, |tester, _| server(tester, 90, 500.0, 40, (3, 8.0)));
+            tester.run(seconds, |tester, t| {
+                let mut sample = server(tester, 0, 122.0, 0, (3 + (t / 60.0) as u32, t));
+                sample.processes[0].reading.cpu_percent = Some(780.0);
+                sample
+            });
             tester.firing()
         };
-        assert_eq!(run(1), [("job-stalled", "info")]);
-        assert_eq!(run(5), [("job-stalled", "warn")]);
+        assert_eq!(run(1100.0), [("job-stalled", "info")]);
+        assert_eq!(run(1400.0), [("job-stalled", "warn")]);
+    }
+
+    #[test]
+    fn a_server_that_rested_before_while_clients_waited_gets_more_time() {
+        let run = |seconds: f64| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            for (rest, work) in [(600.0, 900.0), (660.0, 900.0), (seconds, 0.0)] {
+                tester.run(rest, |tester, t| server(tester, 0, 122.0, 0, (5, t)));
+                tester.run(work, |tester, _| server(tester, 90, 500.0, 40, (2, 8.0)));
+            }
+            tester.firing()
+        };
+        assert_eq!(run(900.0), [("job-stalled", "info")]);
+        assert_eq!(run(1100.0), [("job-stalled", "warn")]);
+    }
+
+    #[test]
+    fn a_server_that_was_never_seen_at_work_warns_for_new_clients_only() {
+        let run = |clients: &dyn Fn(f64) -> u32| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run(1500.0, |tester, t| server(tester, 0, 122.0, 0, (clients(t), t + 7200.0)));
+            tester.firing()
+        };
+        assert_eq!(run(&|_| 5), [("job-stalled", "info")]);
+        assert_eq!(run(&|t| 3 + u32::from(t % 300.0 < 150.0)), [("job-stalled", "warn")]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The state kept for one job on one host: how it uses its GPUs now, how it used them before, and how balanced they
 //! are.
 
+use super::baseline::{BASELINE_LOW_MINUTES, Baseline, STILL_HISTORY_SECONDS, UNKNOWN_LIMIT_WATTS};
 use super::waits::Waits;
 use super::{GpuTrack, ProcessTrack};
 use crate::diagnosis::condition::Run;
-use crate::diagnosis::saved_state::SavedGpuUsage;
 use crate::fleet::JobKey;
 use crate::wire::SafeText;
 
@@ -14,9 +14,8 @@ const BASELINE_DELAY: f64 = 660.0;
 /// Utilisation older than this, in seconds, is no longer in the window of a GPU.
 const BASELINE_REACH: f64 = 1200.0;
 /// A minute with less than this share of the median utilisation does not enter the baseline: a stall must not become the
-/// past with which it is compared. After this many such minutes in a row they are the new normal.
+/// past with which it is compared. After [`BASELINE_LOW_MINUTES`] of them in a row they are the new normal.
 const BASELINE_LOW_SHARE: f32 = 0.5;
-const BASELINE_LOW_MINUTES: u32 = 360;
 /// The utilisation at most, in percent, of a job that is quiet.
 const QUIET_PERCENT: u8 = 5;
 /// A quiet time or a wait shorter than this, in seconds, is not remembered.
@@ -116,6 +115,9 @@ pub(crate) struct JobTrack {
     last_quiet: Option<(f64, f64)>,
     is_quiet: bool,
     pub(crate) longest_quiet: f32,
+    /// The longest wait of a client during the current one of these times, and during all that ended, in seconds.
+    waited_in_rest: f32,
+    pub(crate) longest_preparation: f32,
     /// All GPUs rested for a while after work.
     pub(crate) rested_between: bool,
     /// How long its GPUs spun before they worked again.
@@ -133,7 +135,7 @@ pub(crate) struct JobTrack {
     /// Its GPUs were balanced before.
     was_balanced: bool,
     /// The index of its distributed job in the list of the engine.
-    pub(crate) group: Option<usize>,
+    pub(crate) group: Option<u32>,
     /// The time up to which the utilisation is in the baseline.
     baseline_until: f64,
     balance_due: f64,
@@ -185,6 +187,8 @@ impl JobTrack {
             last_quiet: None,
             is_quiet: false,
             longest_quiet: 0.0,
+            waited_in_rest: 0.0,
+            longest_preparation: 0.0,
             rested_between: false,
             waits: Waits::default(),
             idle_disturbance: 0.0,
@@ -339,7 +343,7 @@ impl JobTrack {
             }
             None => {}
         }
-        self.update_pauses(gpus, most, bounds, t);
+        self.update_pauses((gpus, processes), most, bounds, t);
         let is_resting = most.map(|most| most <= bounds.still_utilization);
         let feeds = self.is_blind || most.is_some_and(|most| most >= bounds.active_utilization);
         self.update_workers(processes, (is_resting, feeds), last_io, (t, dt));
@@ -411,12 +415,21 @@ impl JobTrack {
     }
 
     /// Remembers how long the job was quiet, and how long one of its GPUs waited, before it worked again by itself.
-    fn update_pauses(&mut self, gpus: &[GpuTrack], most: Option<f64>, bounds: IdleThresholds, t: f64) {
+    fn update_pauses(
+        &mut self,
+        (gpus, processes): (&[GpuTrack], &[ProcessTrack]),
+        most: Option<f64>,
+        bounds: IdleThresholds,
+        t: f64,
+    ) {
         let Some(most) = most else { return };
         if most <= f64::from(QUIET_PERCENT) {
             let since = self.last_quiet.filter(|_| self.is_quiet).map_or(t, |(since, _)| since);
             self.last_quiet = Some((since, t));
             self.is_quiet = true;
+            let waits = self.members(processes).filter_map(|process| process.clients.as_ref());
+            let waited = waits.map(|clients| clients.longest).fold(0.0, f64::max).min(t - since);
+            self.waited_in_rest = self.waited_in_rest.max(waited as f32);
             let has_worked = self.gpus.iter().any(|gpu| gpu.baseline.active_seconds >= 10.0);
             self.rested_between |= has_worked && t - since >= 2.0 * MIN_PAUSE;
         } else if most >= bounds.active_utilization && std::mem::take(&mut self.is_quiet) {
@@ -424,6 +437,7 @@ impl JobTrack {
             if lasted >= MIN_PAUSE {
                 self.longest_quiet = self.longest_quiet.max(lasted as f32);
             }
+            self.longest_preparation = self.longest_preparation.max(std::mem::take(&mut self.waited_in_rest));
         }
         let spins = self.gpus.iter().filter_map(|gpu| gpus.get(gpu.position)?.spin_run);
         let worked_at = self.computed_at.into_iter().chain(self.host_work_at).reduce(f64::max);
@@ -550,163 +564,6 @@ fn quick_cores(smoothed: Option<f64>, now: Option<f64>) -> Option<f64> {
     smoothed.zip(now).map(|(slow, now)| if now > 0.5 { now } else { slow.min(now) })
 }
 
-/// The seconds of healthy work after which a GPU without memory accesses no longer counts as healthy.
-const STILL_HISTORY_SECONDS: f64 = 300.0;
-/// The power below which a board without a limit does no healthy work, divided by its median at work.
-const FAR_BELOW_SHARE: f32 = 0.75;
-/// Stands for the power limit of a board that reports none (GB10, Jetson), to divide its power into bins, in watts.
-const UNKNOWN_LIMIT_WATTS: f32 = 200.0;
-
-/// The number of power bins, each a fortieth of the limit wide. The last one holds everything above.
-const POWER_BINS: usize = 42;
-const POWER_STEP: f32 = 1.0 / 40.0;
-/// The number of utilisation bins, ten percentage points each.
-const UTILIZATION_BINS: usize = 11;
-
-/// The maximum number of seconds restored from an earlier run.
-const MAX_RESTORED_SECONDS: f64 = 3600.0;
-
-/// How a job used one GPU before the present windows: histograms of seconds by power and by utilisation, for medians.
-/// The counts are halved when one is full, so that recent behaviour outweighs old behaviour.
-#[derive(Debug, Clone)]
-pub(crate) struct Baseline {
-    power: [u16; POWER_BINS],
-    utilization: [u16; UTILIZATION_BINS],
-    /// The seconds with the utilisation of `job_stalled.active_utilization` or more.
-    pub(crate) active_seconds: f32,
-    /// The power limit, in watts.
-    limit: f32,
-    /// The sum of memory utilisation times seconds at healthy work, and the seconds.
-    memory: (f32, f32),
-    /// The seconds in which the counters (GPM) of the GPU showed work.
-    pub(crate) counted_seconds: f32,
-    /// The seconds in a row far below the median power, which do not count as healthy work.
-    low_seconds: f32,
-}
-
-impl Default for Baseline {
-    fn default() -> Self {
-        Self {
-            power: [0; POWER_BINS],
-            utilization: [0; UTILIZATION_BINS],
-            active_seconds: 0.0,
-            limit: 0.0,
-            memory: (0.0, 0.0),
-            counted_seconds: 0.0,
-            low_seconds: 0.0,
-        }
-    }
-}
-
-impl Baseline {
-    /// Adds `seconds` of healthy work at this power.
-    pub(crate) fn add_power(&mut self, watts: f32, limit: f32, seconds: f32) {
-        if limit <= 0.0 || !watts.is_finite() {
-            return;
-        }
-        self.limit = limit;
-        let bin = ((watts / limit / POWER_STEP) as usize).min(POWER_BINS - 1);
-        add(&mut self.power, bin, seconds);
-    }
-
-    /// Whether `seconds` at this power must not become the past with which a hang is compared: on a board without a limit, a
-    /// hang differs from work by its power alone. After six hours the low power is the new normal.
-    fn is_far_below(&mut self, watts: f32, seconds: f32) -> bool {
-        let median = self.median_power().filter(|_| self.power_seconds() >= STILL_HISTORY_SECONDS);
-        let is_low = median.is_some_and(|median| watts < FAR_BELOW_SHARE * median);
-        self.low_seconds = if is_low { self.low_seconds + seconds } else { 0.0 };
-        is_low && self.low_seconds <= 60.0 * BASELINE_LOW_MINUTES as f32
-    }
-
-    /// Adds `seconds` of healthy work at this memory utilisation.
-    pub(crate) fn add_memory_utilization(&mut self, percent: Option<u8>, seconds: f64) {
-        let Some(percent) = percent else { return };
-        if self.memory.1 > MAX_RESTORED_SECONDS as f32 {
-            self.memory = (self.memory.0 / 2.0, self.memory.1 / 2.0);
-        }
-        self.memory.0 += f32::from(percent) * seconds as f32;
-        self.memory.1 += seconds as f32;
-    }
-
-    /// The mean memory utilisation at healthy work in percent; `None` if it is unknown.
-    pub(crate) fn mean_memory_utilization(&self) -> Option<f32> {
-        (self.memory.1 >= 60.0).then(|| self.memory.0 / self.memory.1)
-    }
-
-    /// Adds `seconds` with this mean utilisation.
-    pub(crate) fn add_utilization(&mut self, percent: f32, seconds: f32) {
-        add(&mut self.utilization, (percent.max(0.0) as usize / 10).min(UTILIZATION_BINS - 1), seconds);
-    }
-
-    /// The values to save for the next run; `None` if the job has not worked yet.
-    pub(crate) fn to_saved(&self, gpu: &SafeText) -> Option<SavedGpuUsage> {
-        let saved = SavedGpuUsage {
-            gpu: gpu.clone(),
-            healthy_watts: self.median_power(),
-            limit_watts: self.limit,
-            healthy_seconds: self.power_seconds(),
-            utilization_percent: self.median_utilization(),
-            utilization_seconds: self.utilization_seconds(),
-            active_seconds: self.active_seconds,
-        };
-        (saved.active_seconds > 0.0 || saved.utilization_seconds > 0.0).then_some(saved)
-    }
-
-    /// Restores the values of an earlier run. Only the medians were saved, so they count for at most an hour.
-    pub(crate) fn restore(&mut self, saved: &SavedGpuUsage) {
-        let seconds =
-            |seconds: f64| if seconds.is_finite() { seconds.clamp(0.0, MAX_RESTORED_SECONDS) as f32 } else { 0.0 };
-        // A damaged file may contain any number; an infinite limit could not be saved again.
-        let is_plausible = |watts: &f32| (0.0..1e6).contains(watts);
-        if let Some(watts) = saved.healthy_watts.filter(is_plausible).filter(|_| is_plausible(&saved.limit_watts)) {
-            self.add_power(watts, saved.limit_watts, seconds(saved.healthy_seconds));
-        }
-        if let Some(percent) = saved.utilization_percent.filter(|percent| (0.0..=100.0).contains(percent)) {
-            self.add_utilization(percent, seconds(saved.utilization_seconds));
-        }
-        self.active_seconds += seconds(f64::from(saved.active_seconds));
-    }
-
-    /// The seconds of healthy work.
-    pub(crate) fn power_seconds(&self) -> f64 {
-        self.power.iter().map(|count| f64::from(*count)).sum()
-    }
-
-    /// The median power of healthy work in watts, to within a fortieth of the limit.
-    pub(crate) fn median_power(&self) -> Option<f32> {
-        median(&self.power).map(|bin| (bin as f32 + 0.5) * POWER_STEP * self.limit)
-    }
-
-    /// The median utilisation, in percent.
-    pub(crate) fn median_utilization(&self) -> Option<f32> {
-        median(&self.utilization).map(|bin| (bin * 10) as f32)
-    }
-
-    /// The seconds with a known utilisation.
-    pub(crate) fn utilization_seconds(&self) -> f64 {
-        self.utilization.iter().map(|count| f64::from(*count)).sum()
-    }
-}
-
-fn add(bins: &mut [u16], bin: usize, seconds: f32) {
-    let count = f32::from(bins[bin]) + seconds.max(0.0);
-    if count >= f32::from(u16::MAX) {
-        for count in bins.iter_mut() {
-            *count /= 2;
-        }
-    }
-    bins[bin] = bins[bin].saturating_add(seconds.max(0.0).round() as u16);
-}
-
-fn median(bins: &[u16]) -> Option<usize> {
-    let total: u32 = bins.iter().map(|count| u32::from(*count)).sum();
-    let mut seen = 0;
-    bins.iter().position(|count| {
-        seen += u32::from(*count);
-        total > 0 && seen * 2 >= total
-    })
-}
-
 /// The seconds over which GPUs must have been balanced.
 const BALANCED_SECONDS: f64 = 600.0;
 /// The seconds over which a straggler is detected.
@@ -823,21 +680,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_survive_pauses_and_full_counters() {
-        let mut baseline = Baseline::default();
-        assert_eq!((baseline.median_power(), baseline.median_utilization()), (None, None));
-        for _ in 0..100_000 {
-            baseline.add_power(560.0, 700.0, 10.0);
-            baseline.add_power(200.0, 700.0, 2.0);
-            baseline.add_utilization(97.0, 10.0);
-            baseline.add_utilization(0.0, 2.0);
-        }
-        assert!((baseline.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
-        assert_eq!(baseline.median_utilization(), Some(90.0));
-        assert!(baseline.power_seconds() > 30_000.0);
-    }
-
-    #[test]
     fn a_gpu_at_a_lower_clock_is_the_straggler_although_all_are_busy() {
         let track = |share| {
             let mut track = GpuTrack::default();
@@ -853,49 +695,5 @@ mod tests {
             slow_clock(&means, &tracks([0.95, 0.7, 0.7, 0.95])).is_none(),
             "two of four: a different kind of board"
         );
-    }
-
-    #[test]
-    fn medians_survive_a_restart_and_absurd_ones_are_dropped() {
-        let mut baseline = Baseline::default();
-        assert_eq!(baseline.to_saved(&"GPU-0".into()), None);
-        for _ in 0..2000 {
-            baseline.add_power(560.0, 700.0, 10.0);
-            baseline.add_utilization(97.0, 10.0);
-            baseline.active_seconds += 10.0;
-        }
-        let kept = baseline.to_saved(&"GPU-0".into()).expect("the job has worked");
-        let mut next = Baseline::default();
-        next.restore(&kept);
-        assert_eq!(
-            (next.median_power(), next.median_utilization()),
-            (baseline.median_power(), baseline.median_utilization())
-        );
-        assert!((next.power_seconds() - MAX_RESTORED_SECONDS).abs() < 1.0 && next.active_seconds >= 3600.0);
-        let mut absurd = Baseline::default();
-        for watts in [f32::NAN, f32::INFINITY, -1.0] {
-            let seconds = f64::from(watts);
-            absurd.restore(&SavedGpuUsage {
-                healthy_watts: Some(watts),
-                limit_watts: watts,
-                healthy_seconds: seconds,
-                utilization_percent: Some(watts),
-                utilization_seconds: seconds,
-                active_seconds: watts,
-                ..kept.clone()
-            });
-        }
-        assert_eq!((absurd.median_power(), absurd.median_utilization()), (None, None));
-    }
-
-    #[test]
-    fn absurd_values_are_ignored() {
-        let mut baseline = Baseline::default();
-        baseline.add_power(f32::NAN, 700.0, 10.0);
-        baseline.add_power(5.0, 0.0, 10.0);
-        baseline.add_power(1e30, 700.0, 10.0);
-        assert!((baseline.power_seconds() - 10.0).abs() < 1e-9);
-        baseline.add_utilization(f32::NAN, 1.0);
-        assert_eq!(baseline.median_utilization(), Some(0.0));
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct ProcessTrack {
     pub(crate) is_stale: bool,
     /// It has an established connection. False if its connections are not visible.
     pub(crate) is_connected: bool,
-    /// Only for servers of which clients wait for an answer.
+    /// Only for servers, if the kernel tells which clients wait for an answer.
     pub(crate) clients: Option<Box<WaitingClients>>,
     /// The positions of its GPUs.
     pub(crate) positions: Vec<usize>,
@@ -89,28 +89,53 @@ pub(crate) struct WaitingClients {
     pub(crate) count: u32,
     /// The longest wait, in seconds.
     pub(crate) longest: f64,
-    /// How long at least one client has waited at every time, in seconds.
-    pub(crate) run: Run,
+    /// How long at least one client has waited, but for pauses of up to [`CLIENTS_PAUSE`].
+    pub(crate) run: Option<Run>,
+    last_waiting_at: f64,
+    /// When the last new client was seen, and the one before.
+    asked_at: (f64, f64),
 }
+
+/// How long no client may wait between two that do, in seconds: clients that give up pause before they ask again.
+const CLIENTS_PAUSE: f64 = 150.0;
 
 impl WaitingClients {
     fn update(clients: &mut Option<Box<Self>>, process: &Process, (t, dt): (f64, f64)) {
-        let reading = &process.reading;
-        let waiting = reading.waiting_clients.zip(reading.longest_wait_seconds);
-        let waiting = waiting.filter(|(count, longest)| *count > 0 && *longest >= 0.0);
-        let Some((count, longest)) = waiting else {
+        let Some(count) = process.reading.waiting_clients else {
             *clients = None;
             return;
         };
-        let mut run = clients.as_ref().map_or(Run { since: t, covered: 0.0 }, |clients| clients.run);
-        run.covered += dt;
-        if t - longest < run.since {
-            run = Run { since: t - longest, covered: longest };
+        let longest = process.reading.longest_wait_seconds.filter(|longest| *longest >= 0.0).unwrap_or(0.0);
+        // Whoever waits at the first reading may have waited for long.
+        let track = clients.get_or_insert_with(|| {
+            let asked_at = (f64::NEG_INFINITY, f64::NEG_INFINITY);
+            Box::new(Self { count, longest, run: None, last_waiting_at: t, asked_at })
+        });
+        track.asked_at = match count.saturating_sub(track.count) {
+            0 => track.asked_at,
+            1 => (t, track.asked_at.0),
+            _ => (t, t),
+        };
+        (track.count, track.longest) = (count, longest);
+        if count > 0 {
+            track.last_waiting_at = t;
+            Run::extend(&mut track.run, t, dt);
+            if let Some(run) = track.run.as_mut().filter(|run| t - longest < run.since) {
+                *run = Run { since: t - longest, covered: longest };
+            }
+        } else if t - track.last_waiting_at > CLIENTS_PAUSE {
+            track.run = None;
+        } else if let Some(run) = &mut track.run {
+            run.covered += dt;
         }
-        match clients {
-            Some(clients) => **clients = Self { count, longest, run },
-            None => *clients = Some(Box::new(Self { count, longest, run })),
-        }
+    }
+
+    /// How many of them asked after `since`: 0, 1, or 2 if there are more.
+    pub(crate) fn new_since(&self, since: f64, t: f64) -> u32 {
+        // If the one that waits longest asked after that, all did.
+        let all = if self.count > 0 && t - self.longest >= since { self.count.min(2) } else { 0 };
+        let seen = u32::from(self.asked_at.0 >= since) + u32::from(self.asked_at.1 >= since);
+        all.max(seen)
     }
 }
 
