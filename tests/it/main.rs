@@ -1,6 +1,7 @@
 //! Whole-program tests in one binary, since every file directly under `tests/` would link everything again.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod a_minute_long;
 mod benches;
 mod collect;
 mod commands;

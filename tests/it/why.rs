@@ -19,8 +19,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
     (status.code().expect("an exit code"), text(stdout), text(stderr))
 }
 
-#[test]
-fn why_examines_a_process_twice_through_sshd() {
+pub(crate) fn why_examines_a_process_twice_through_sshd() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("out.log");
     std::fs::write(&log, "step 4, token=abc\n\x1b[2Jstep 5\n\n").expect("is written");
@@ -186,8 +185,7 @@ fn start_rank(library: &Path, seconds: &str, ras: &FakeRas) -> Child {
 }
 
 /// Two jobs with NCCL RAS, of which only one is examined with the consent to a query: nobody has seen them at work.
-#[test]
-fn why_queries_nccl_ras_through_sshd_only_with_consent() {
+pub(crate) fn why_queries_nccl_ras_through_sshd_only_with_consent() {
     let folder = tempfile::tempdir().expect("a folder");
     let pid = Arc::new(Mutex::new(0));
     let of_rank = Arc::clone(&pid);

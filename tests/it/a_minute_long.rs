@@ -1,0 +1,19 @@
+//! Tests that wait for a minute: for the second reading of an examination, and for the next read of a command line. Tests start in
+//! the order of their names, and these would end a minute after all others.
+
+use crate::{probe, why};
+
+#[test]
+fn why_examines_a_process_twice_through_sshd() {
+    why::why_examines_a_process_twice_through_sshd();
+}
+
+#[test]
+fn why_queries_nccl_ras_through_sshd_only_with_consent() {
+    why::why_queries_nccl_ras_through_sshd_only_with_consent();
+}
+
+#[test]
+fn signal_is_not_sent_to_another_program_with_the_same_name_and_start_time() {
+    probe::lifecycle::signal_is_not_sent_to_another_program_with_the_same_name_and_start_time();
+}
