@@ -10,7 +10,7 @@ use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
 use super::verdict::{EvidenceLine, Missing, Outcome, Says};
-use crate::wire::{ExaminationPart, RankAbsence, RanksAtCount, SafeText};
+use crate::wire::{ExaminationPart, ProcessExamination, RankAbsence, RanksAtCount, SafeText};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::{Discriminant, discriminant};
@@ -47,6 +47,36 @@ pub(super) fn lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceL
         &if culprits.is_empty() { "GPUs".to_owned() } else { format!("GPUs of {whose}") },
     ));
     lines.extend(links_line(facts, conclusion));
+    lines.extend(debugging_lines(facts));
+    lines
+}
+
+/// What the program itself offers to its owner for debugging. gpufleet uses neither: the debug server makes all ranks work, and
+/// the signal ends the process.
+fn debugging_lines(facts: &Facts<'_>) -> Vec<EvidenceLine> {
+    let with = |has: &dyn Fn(&ProcessExamination) -> bool| -> Vec<usize> {
+        let ranks = facts.ranks.list.iter().enumerate();
+        let offers = ranks.filter(|(_, rank)| {
+            let mut processes = rank.evidence.readings.iter().filter_map(|one| one.examination.process.as_deref());
+            processes.any(has)
+        });
+        offers.map(|(position, _)| position).collect()
+    };
+    let servers = with(&|process| process.has_debug_server).into_iter().map(|position| {
+        let rank = &facts.ranks.list[position];
+        let text = format!("{} listens on {}: curl localhost:25999/stacks", rank.name(), rank.evidence.host_name);
+        line("PyTorch debug server", text, Says::Nothing)
+    });
+    let mut lines: Vec<EvidenceLine> = servers.take(1).collect();
+    let catching = with(&|process| process.has_faulthandler);
+    // With a stack of py-spy nobody needs to end a process.
+    if !catching.is_empty() && catching.iter().all(|position| latest_stack(facts.rank(*position)).is_none()) {
+        let text = format!(
+            "{}: SIGABRT prints the Python stacks to standard error, and ends it",
+            facts.ranks.names(&catching)
+        );
+        lines.push(line("faulthandler", text, Says::Nothing));
+    }
     lines
 }
 

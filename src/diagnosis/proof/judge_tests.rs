@@ -678,6 +678,27 @@ fn a_slurm_rank_counts_where_it_is_unique() {
     assert_eq!(judge(&job).culprit.expect("a culprit").ranks[0].world_rank, Some(7), "by the largest communicator");
 }
 
+#[test]
+fn what_the_program_offers_for_debugging_is_named() {
+    let mut job = laggard();
+    for process in
+        job.ranks.iter_mut().flat_map(|rank| &mut rank.readings).filter_map(|one| one.examination.process.as_mut())
+    {
+        process.has_faulthandler = true;
+    }
+    if let Some(process) = job.ranks[0].readings[0].examination.process.as_mut() {
+        process.has_debug_server = true;
+    }
+    let offers = |job: JobEvidence| {
+        let lines = evidence_text(&judge(&job));
+        lines.into_iter().filter(|line| line.starts_with("PyTorch") || line.starts_with("fault")).collect::<Vec<_>>()
+    };
+    let server = "PyTorch debug server | rank 0 listens on node1: curl localhost:25999/stacks | says: nothing alone";
+    assert_eq!(offers(job.clone()), [server], "py-spy has the stacks");
+    let handler = "faulthandler | ranks 0-7: SIGABRT prints the Python stacks to standard error, and ends it | says: nothing alone";
+    assert_eq!(offers(without_stacks(job)), [server, handler]);
+}
+
 // Logs that say why a job ended, and facts that are missing.
 
 #[test]
