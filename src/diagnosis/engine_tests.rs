@@ -56,6 +56,25 @@ fn a_job_that_hangs_on_two_hosts_is_one_finding() {
 }
 
 #[test]
+fn the_job_of_root_is_named_once() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let sentence = |tester: &mut RuleTester, owner: Owner| {
+        tester.run(7200.0, |tester, _| {
+            let mut holder = process(7, "sleep", &[(0, 40)]);
+            (holder.facts.user, holder.facts.uid) = (Some("root".into()), Some(0));
+            holder.facts.owner = Some(owner.clone());
+            TestSample { gpus: vec![tester.gpu(0, 122.0, 0, 40)], processes: vec![holder] }
+        });
+        tester.finding("idle-hog").sentence.to_string()
+    };
+    let slurm = sentence(&mut tester, Owner::Slurm { job: "3385".into(), step: None });
+    assert!(slurm.starts_with("sleep (slurm 3385, pid 7) holds"), "{slurm}");
+    let mut tester = RuleTester::new(gpus(0..1));
+    let docker = sentence(&mut tester, Owner::Container { runtime: "docker".into(), id: "0c44e1f2b7a9".into() });
+    assert!(docker.starts_with("sleep (docker 0c44e1f2b7a9, pid 7) holds"), "{docker}");
+}
+
+#[test]
 fn the_host_of_a_missing_rank_is_named() {
     let mut tester = across();
     both(&mut tester, 900.0, [[WORKS; 2]; 2]);

@@ -3,14 +3,17 @@
 //! A server that rests without clients waits for requests. The kernel tells for each connection when data came in and went
 //! out last, so the probe knows which clients wait and for how long.
 
-use super::job::SINGLE_WARN_AFTER;
-use super::stuck::SERVER_AFTER;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, duration};
 use crate::diagnosis::track::{JobTrack, WaitingClients};
 use crate::diagnosis::{Confidence, RuleId, Severity};
+
+/// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
+pub(super) const SERVER_AFTER: f64 = 720.0;
+/// How long a job of one process must have done nothing before it warns, in seconds.
+pub(super) const SINGLE_WARN_AFTER: f64 = 1200.0;
 
 /// A server whose clients wait for answers while its GPUs rest. Returns whether that holds for the job.
 pub(super) fn unanswered(

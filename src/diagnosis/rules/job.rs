@@ -1,7 +1,7 @@
 //! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
 //! log-silent.
 
-use super::clients;
+use super::clients::{self, SINGLE_WARN_AFTER};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
@@ -200,8 +200,6 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
-/// How long a job of one process must have done nothing before it warns, in seconds.
-pub(super) const SINGLE_WARN_AFTER: f64 = 1200.0;
 /// The memory of a rank that has created its context and no more, at most.
 const CONTEXT_BYTES: u64 = 2 << 30;
 

@@ -3,7 +3,7 @@
 //! A rank that waits in a collective runs one small kernel that spins: the driver reports 100 % busy, the power falls
 //! to slightly more than that of an idle context, and the memory is not accessed.
 
-use super::clients;
+use super::clients::{self, SERVER_AFTER};
 use super::spinning::{LEVEL_AFTER, SpinningGpu, is_in_hysteresis, quiet_drop_after, spinning};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
@@ -33,8 +33,6 @@ const ALONE_AFTER: (f64, f64) = (660.0, 1200.0);
 /// How long ranks must wait for an idle rank 0 until the job warns, and until it is critical, in seconds. Rank 0 saves, evaluates and
 /// uploads for the others, sometimes with neither CPU time nor writes.
 const RANK_0_AFTER: (f64, f64) = (600.0, 1200.0);
-/// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
-pub(super) const SERVER_AFTER: f64 = 720.0;
 /// How long a job must look hung until it warns, in seconds, if it was never seen at work and a server of the same user is busy on
 /// the host: it may wait for rollouts, of which some were reported to take half an hour.
 const SERVED_AFTER: f64 = 3600.0;

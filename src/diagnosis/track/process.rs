@@ -274,7 +274,11 @@ impl ProcessTrack {
             "" => "a process",
             name => name,
         };
-        format!("{program} ({}, pid {}{others}{job})", self.info.who, self.key.pid)
+        // Instead of root, a process is said to belong to its job or container.
+        let who = self.info.who.as_str();
+        let is_named = job.strip_prefix(", ").is_some_and(|job| job.eq_ignore_ascii_case(who));
+        let job = if is_named { "" } else { &job };
+        format!("{program} ({who}, pid {}{others}{job})", self.key.pid)
     }
 
     /// Whether its reads and writes are visible.
