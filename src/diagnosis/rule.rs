@@ -165,7 +165,7 @@ rules! {
                 5 min. If at least two of them asked since the rest began, it warns after 12 min and is critical after 30 min; \
                 with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked \
                 within the last 2 min before the rest, after 40 min. If it rested before while clients waited and went on \
-                by itself, it must rest for 1.5 times that long. A job that never used its GPUs, wrote a log, and has no \
+                by itself, it must rest for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has no \
                 connection and no listening port, is info after 20 min and warns after 40 min; a single process of Slurm \
                 also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \

@@ -190,6 +190,7 @@ pub(super) fn sanitize_process(reading: &mut ProcessReading) {
     drop_unless(&mut reading.descendants_cpu_percent, |percent| (0.0..=MAX_CPU_PERCENT).contains(percent));
     drop_unless(&mut reading.blocked_seconds, |seconds| (0.0..=MAX_SECONDS as f32).contains(seconds));
     drop_unless(&mut reading.log_age_seconds, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
+    drop_unless(&mut reading.longest_wait_seconds, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
 }
 
 /// Checks the readings of the host and the other fields of a snapshot.

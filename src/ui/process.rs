@@ -523,4 +523,22 @@ mod tests {
             assert_eq!(sockets_text(process.facts().expect("facts"), process), text);
         }
     }
+
+    #[test]
+    fn clients_that_wait_for_a_minute_are_shown() {
+        for (count, seconds, text) in [
+            (3, Some(724.0), Some("3 wait for an answer, the longest for 12m")),
+            (1, Some(60.0), Some("1 waits for an answer, for 1m")),
+            (5, Some(59.0), None),
+            (0, None, None),
+            (2, Some(f64::MAX), None),
+        ] {
+            let mut server = process(7, "python chat.py", &[(0, 40)]);
+            (server.reading.waiting_clients, server.reading.longest_wait_seconds) = (Some(count), seconds);
+            let mut host = TestHost::new(0, gpus(0..1));
+            host.send_snapshot(1.0, &[reading(0, 40)], &[server]);
+            let process = host.host.processes().next().expect("a process");
+            assert_eq!(clients_text(process).as_deref(), text);
+        }
+    }
 }

@@ -58,12 +58,12 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     let is_unseen = rest.since - job.first_seen < 60.0;
     let new = clients.new_since(rest.since, t);
     let asked_before = clients.longest - (t - rest.since);
-    let warn_after = match (new, clients.count) {
+    let is_single = clients.count == 1;
+    let warn_after = match (new, is_unseen) {
         (2.., _) => Some(UNANSWERED_AFTER.1),
-        (1, 1) if !is_unseen => Some(SINGLE_WARN_AFTER),
-        // They asked just before the server stopped.
-        (0, 1..) if !is_unseen && asked_before <= ASKED_AT_THE_END => Some(OLD_CLIENTS_WARN_AFTER),
-        (0, _) if !is_unseen && asked_before > ASKED_BEFORE => return None,
+        (1, false) if is_single => Some(SINGLE_WARN_AFTER),
+        (0 | 1, false) if clients.asked_at_the_end(rest.since, t) => Some(OLD_CLIENTS_WARN_AFTER),
+        (0, false) if asked_before > ASKED_BEFORE => return None,
         _ => None,
     };
     // A server that reads, writes or computes on the CPU may load a model, or prepare what the GPU needs.
@@ -71,7 +71,7 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     let computes = job.cores.is_some_and(|cores| cores >= AT_WORK_CORES * job.members.len() as f64);
     let info = (Severity::Info, UNANSWERED_AFTER.0);
     // A server that rested while clients waited, and went on by itself, may do so again: it asks other services.
-    let patience = 1.5 * f64::from(job.longest_preparation);
+    let patience = (1.5 * f64::from(job.longest_preparation)).min(MOST_PATIENCE);
     Some(match warn_after.map(|after| after.max(patience)) {
         None => Escalation::one(info.0, info.1),
         Some(after) if reads || computes => Escalation::two(info, (Severity::Warn, after.max(SINGLE_WARN_AFTER))),
@@ -86,11 +86,12 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
 /// How long the clients of a server must wait while its GPUs rest until it is listed, and until several new clients warn, in
 /// seconds: many clients give up after ten minutes.
 const UNANSWERED_AFTER: (f64, f64) = (300.0, 720.0);
-/// The time before the rest, in seconds, at which clients asked that waited for this server, and before which they hardly did.
-const ASKED_AT_THE_END: f64 = 120.0;
+/// Clients that asked longer than this before the rest hardly wait for this server, in seconds.
 const ASKED_BEFORE: f64 = 600.0;
 /// How long clients that asked before the rest must wait until the server warns, in seconds.
 const OLD_CLIENTS_WARN_AFTER: f64 = 2400.0;
+/// The maximum of the time that a server gets because it rested before while clients waited, in seconds.
+const MOST_PATIENCE: f64 = 3600.0;
 /// The CPU cores per process from which a server computes on the CPU. Engines poll on one core.
 const AT_WORK_CORES: f64 = 1.5;
 
@@ -102,7 +103,8 @@ pub(super) fn of_spinning_server<'a>(
 ) -> Option<&'a WaitingClients> {
     let spun = context.sample_time.t - spinning.since;
     let waits = |clients: &&WaitingClients| {
-        clients.count >= 2
+        clients.run.is_some()
+            && clients.count >= 2
             && clients.longest >= SERVER_AFTER
             && (clients.longest <= spun + SERVER_AFTER || clients.new_since(spinning.since, context.sample_time.t) >= 2)
     };

@@ -427,7 +427,9 @@ impl JobTrack {
             let since = self.last_quiet.filter(|_| self.is_quiet).map_or(t, |(since, _)| since);
             self.last_quiet = Some((since, t));
             self.is_quiet = true;
-            let waits = self.members(processes).filter_map(|process| process.clients.as_ref());
+            // A connection that has rested for long waits for no answer.
+            let clients = self.members(processes).filter_map(|process| process.clients.as_deref());
+            let waits = clients.filter(|clients| clients.new_since(since, t) > 0 || clients.asked_at_the_end(since, t));
             let waited = waits.map(|clients| clients.longest).fold(0.0, f64::max).min(t - since);
             self.waited_in_rest = self.waited_in_rest.max(waited as f32);
             let has_worked = self.gpus.iter().any(|gpu| gpu.baseline.active_seconds >= 10.0);

@@ -86,39 +86,50 @@ pub(crate) struct ProcessTrack {
 /// The clients that wait for an answer of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct WaitingClients {
+    /// How many wait, or waited before the present pause.
     pub(crate) count: u32,
-    /// The longest wait, in seconds.
+    /// Their longest wait, in seconds.
     pub(crate) longest: f64,
     /// How long at least one client has waited, but for pauses of up to [`CLIENTS_PAUSE`].
     pub(crate) run: Option<Run>,
+    /// How many wait in the last reading.
+    now: u32,
+    read_at: f64,
     last_waiting_at: f64,
     /// When the last new client was seen, and the one before.
     asked_at: (f64, f64),
 }
 
-/// How long no client may wait between two that do, in seconds: clients that give up pause before they ask again.
+/// How long no client may wait between two that do, and how long none may be reported, in seconds: clients that give up pause
+/// before they ask again, and a new probe needs a moment.
 const CLIENTS_PAUSE: f64 = 150.0;
+/// The maximum age of the number of waiting clients, in seconds: whoever is new in it may have asked that long ago.
+const CLIENTS_AGE: f64 = 90.0;
+/// The time before the rest, in seconds, at which clients asked that waited for this server.
+const ASKED_AT_THE_END: f64 = 120.0;
 
 impl WaitingClients {
     fn update(clients: &mut Option<Box<Self>>, process: &Process, (t, dt): (f64, f64)) {
         let Some(count) = process.reading.waiting_clients else {
-            *clients = None;
+            if clients.as_ref().is_some_and(|track| t - track.read_at > CLIENTS_PAUSE) {
+                *clients = None;
+            }
             return;
         };
         let longest = process.reading.longest_wait_seconds.filter(|longest| *longest >= 0.0).unwrap_or(0.0);
         // Whoever waits at the first reading may have waited for long.
         let track = clients.get_or_insert_with(|| {
             let asked_at = (f64::NEG_INFINITY, f64::NEG_INFINITY);
-            Box::new(Self { count, longest, run: None, last_waiting_at: t, asked_at })
+            Box::new(Self { count, longest, run: None, now: count, read_at: t, last_waiting_at: t, asked_at })
         });
-        track.asked_at = match count.saturating_sub(track.count) {
+        track.asked_at = match count.saturating_sub(track.now) {
             0 => track.asked_at,
             1 => (t, track.asked_at.0),
             _ => (t, t),
         };
-        (track.count, track.longest) = (count, longest);
+        (track.now, track.read_at) = (count, t);
         if count > 0 {
-            track.last_waiting_at = t;
+            (track.count, track.longest, track.last_waiting_at) = (count, longest, t);
             Run::extend(&mut track.run, t, dt);
             if let Some(run) = track.run.as_mut().filter(|run| t - longest < run.since) {
                 *run = Run { since: t - longest, covered: longest };
@@ -133,9 +144,14 @@ impl WaitingClients {
     /// How many of them asked after `since`: 0, 1, or 2 if there are more.
     pub(crate) fn new_since(&self, since: f64, t: f64) -> u32 {
         // If the one that waits longest asked after that, all did.
-        let all = if self.count > 0 && t - self.longest >= since { self.count.min(2) } else { 0 };
-        let seen = u32::from(self.asked_at.0 >= since) + u32::from(self.asked_at.1 >= since);
-        all.max(seen)
+        let all = if self.now > 0 && t - self.longest >= since { self.now.min(2) } else { 0 };
+        let is_new = |at: f64| u32::from(at - CLIENTS_AGE >= since);
+        all.max(is_new(self.asked_at.0) + is_new(self.asked_at.1))
+    }
+
+    /// Whether the one that waits longest asked just before `since`, and not long before.
+    pub(crate) fn asked_at_the_end(&self, since: f64, t: f64) -> bool {
+        self.now > 0 && self.longest - (t - since) <= ASKED_AT_THE_END
     }
 }
 

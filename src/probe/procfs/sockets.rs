@@ -32,6 +32,8 @@ const MAX_ENVIRONMENT_BYTES: usize = 64 * 1024;
 /// because samples may come some milliseconds early.
 const TABLE_AGE: Duration = Duration::from_secs(25);
 const PERIOD_SECONDS: f64 = 59.5;
+/// How long the waiting clients of one read are reported, in seconds.
+const WAITING_AGE_SECONDS: f64 = 150.0;
 /// Maximum number of network namespaces whose table is kept.
 const MAX_TABLES: usize = 16;
 
@@ -70,7 +72,8 @@ pub(super) struct SocketReader {
     pending: Option<Pending<Option<TcpSockets>>>,
     started_at: Option<f64>,
     connections: Option<u32>,
-    waiting: Option<WaitingClients>,
+    /// The waiting clients, and when they were read.
+    waiting: Option<(WaitingClients, f64)>,
 }
 
 impl SocketReader {
@@ -106,7 +109,7 @@ impl SocketReader {
     pub(super) fn collect(&mut self, facts: &mut ProcessFacts) -> bool {
         let Some(sockets) = Pending::take(&mut self.pending) else { return false };
         self.connections = sockets.as_ref().and_then(|sockets| sockets.connections);
-        self.waiting = sockets.as_ref().and_then(|sockets| sockets.waiting);
+        self.waiting = sockets.as_ref().and_then(|sockets| sockets.waiting).zip(self.started_at);
         let ports = sockets.map(|sockets| sockets.listening_ports).unwrap_or_default();
         let is_changed = facts.listening_ports != ports;
         facts.listening_ports = ports;
@@ -119,8 +122,10 @@ impl SocketReader {
 
     /// The clients that waited when it was read, and the longest wait until now in seconds.
     pub(super) fn waiting(&self, now: f64) -> Option<(u32, f64)> {
-        let (waiting, read_at) = self.waiting.zip(self.started_at)?;
-        Some((waiting.count, waiting.longest.as_secs_f64() + (now - read_at).max(0.0)))
+        let (waiting, read_at) = self.waiting?;
+        let passed = (now - read_at).max(0.0);
+        // A read that does not return must not keep them waiting for ever.
+        (passed <= WAITING_AGE_SECONDS).then_some((waiting.count, waiting.longest.as_secs_f64() + passed))
     }
 }
 
@@ -143,8 +148,8 @@ struct SocketTable {
     read_at: Instant,
     entries: Vec<TableEntry>,
     is_complete: bool,
-    /// The waiting clients, once they were asked for; `None` if the kernel does not tell.
-    waiting: OnceCell<Option<Vec<WaitingClient>>>,
+    /// The waiting clients, once they were asked for, and when; `None` if the kernel does not tell.
+    waiting: OnceCell<Option<(Vec<WaitingClient>, Instant)>>,
 }
 
 impl SocketTable {
@@ -204,14 +209,16 @@ impl SocketTable {
 
     /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
     fn waiting(&self, pid: u32, inodes: &[u64], ports: &[u16], reader: &mut FileReader) -> Option<WaitingClients> {
-        let clients = self.waiting.get_or_init(|| waiting_clients(pid, reader)).as_ref()?;
+        let ask = || Some((waiting_clients(pid, reader)?, Instant::now()));
+        let (clients, asked_at) = self.waiting.get_or_init(ask).as_ref()?;
+        let passed = asked_at.elapsed();
         let is_own = |client: &&WaitingClient| {
             ports.contains(&client.port) && (client.inode == 0 || inodes.contains(&client.inode))
         };
         let mut waiting = WaitingClients::default();
         for client in clients.iter().filter(is_own) {
             waiting.count += 1;
-            waiting.longest = waiting.longest.max(client.waited);
+            waiting.longest = waiting.longest.max(client.waited + passed);
         }
         Some(waiting)
     }
@@ -522,6 +529,17 @@ mod tests {
             [0.0, 10.0, 59.0, 60.0, 61.0].map(&mut look),
             [(true, true), (false, true), (false, true), (true, true), (false, true)]
         );
+    }
+
+    #[test]
+    fn a_wait_goes_on_between_two_reads_and_ends_if_no_read_returns() {
+        let waiting = WaitingClients { count: 2, longest: Duration::from_secs(30) };
+        let mut sockets =
+            SocketReader { started_at: Some(100.0), waiting: Some((waiting, 100.0)), ..SocketReader::default() };
+        assert_eq!(sockets.waiting(130.0), Some((2, 60.0)));
+        sockets.started_at = Some(160.0);
+        assert_eq!(sockets.waiting(161.0), Some((2, 91.0)), "the next read has begun");
+        assert_eq!(sockets.waiting(260.0), None);
     }
 
     #[test]

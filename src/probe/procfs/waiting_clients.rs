@@ -5,6 +5,7 @@
 //! container has its own network namespace, which only root may enter (setns(2)).
 
 use super::files::FileReader;
+use crate::probe::blocking::STACK_BYTES;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
@@ -29,6 +30,8 @@ const ACKNOWLEDGEMENT_MS: u32 = 200;
 const MAX_WAITING: usize = 4096;
 /// Limit for one message of the kernel, which answers at once.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum size of a list: 12,000 connections. Others wait for it.
+const MAX_LIST_BYTES: usize = 4 << 20;
 
 /// Header of a netlink message (netlink(7)): length, type, flags, sequence number, port.
 const HEADER_BYTES: usize = 16;
@@ -52,8 +55,8 @@ const REQUEST_BYTES: usize = 56;
 /// Size of `inet_diag_msg`, after which attributes follow.
 const MESSAGE_BYTES: usize = 72;
 
-/// Lists the waiting clients in the network namespace of a process. `None` if it may not be entered, or if the kernel does not
-/// answer. Call it on a thread that may block.
+/// Lists the waiting clients in the network namespace of a process. `None` if it may not be entered, if the kernel does not
+/// answer, or if there are too many connections. Call it on a thread that may block.
 pub(super) fn waiting_clients(pid: u32, reader: &mut FileReader) -> Option<Vec<WaitingClient>> {
     let namespace = reader.read_link(pid, "ns/net")?;
     let is_own =
@@ -62,8 +65,8 @@ pub(super) fn waiting_clients(pid: u32, reader: &mut FileReader) -> Option<Vec<W
         open_socket()?
     } else {
         // Only this thread enters the namespace, and it ends afterwards. The socket stays in that namespace.
-        let thread = std::thread::Builder::new().spawn(move || open_socket_in_namespace(pid)).ok()?;
-        thread.join().ok()??
+        let thread = std::thread::Builder::new().name("gpufleet-netns".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || open_socket_in_namespace(pid)).ok()?.join().ok()??
     };
     let mut clients = Vec::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
@@ -89,12 +92,15 @@ fn open_socket() -> Option<OwnedFd> {
 fn list(socket: &OwnedFd, family: u8, clients: &mut Vec<WaitingClient>) -> Option<()> {
     send(socket, &request(family), SendFlags::empty()).ok()?;
     let mut buffer = vec![0; 32 * 1024];
-    loop {
+    let mut listed = 0;
+    while listed < MAX_LIST_BYTES && clients.len() < MAX_WAITING {
         let (_, received) = recv(socket, buffer.as_mut_slice(), RecvFlags::empty()).ok()?;
         if read_messages(buffer.get(..received)?, clients)? {
             return Some(());
         }
+        listed += received;
     }
+    None
 }
 
 fn request(family: u8) -> [u8; HEADER_BYTES + REQUEST_BYTES] {
@@ -114,7 +120,8 @@ fn read_messages(mut bytes: &[u8], clients: &mut Vec<WaitingClient>) -> Option<b
         let length = number(bytes, 0)? as usize;
         let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
         if kind == DONE {
-            return Some(true);
+            // An error of the list, such as a missing kernel module, is a negative number.
+            return (number(bytes, HEADER_BYTES)? as i32 >= 0).then_some(true);
         }
         if kind != SOCK_DIAG_BY_FAMILY {
             return None;
@@ -227,6 +234,9 @@ mod tests {
         let mut done = first.clone();
         done[4..6].copy_from_slice(&DONE.to_ne_bytes());
         assert_eq!(read(&[first.as_slice(), &done].concat()), (Some(true), vec![waiting]));
+        let mut failed = done.clone();
+        failed[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&(-2_i32).to_ne_bytes());
+        assert_eq!(read(&failed), (None, Vec::new()), "ENOENT");
         let mut error = first.clone();
         error[4] = 2;
         assert_eq!(read(&error).0, None);
