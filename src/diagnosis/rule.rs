@@ -161,21 +161,21 @@ rules! {
                 or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a \
                 launcher with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 \
                 min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
-                work and whose log has stopped warn after 45 min. A server whose clients wait for an answer while its GPUs rest is info after \
-                5 min. If at least two of them asked since the rest began, it warns after 12 min and is critical after 30 min; \
-                with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked \
-                within the last 2 min before the rest, after 40 min. If it rested before while clients waited and went on \
-                by itself, it must rest for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has no \
-                connection and no listening port, is info after 20 min and warns after 40 min; a single process of Slurm \
-                also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
+                work and whose log has stopped warn after 45 min. A server whose clients wait for an answer while its GPUs \
+                are idle is info after 5 min. If at least two of them asked since then, it warns after 12 min and is critical \
+                after 30 min; with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all \
+                asked in the last 2 min before, after 40 min. If it was idle before while clients waited, and went on by \
+                itself, it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, \
+                and has no connection and no listening port, is info after 20 min and warns after 40 min; a single process of \
+                Slurm also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
         not: "a notebook (see idle-hog), a model server that waits for requests, a job that uses the CPU, a job that \
              somebody stopped or debugs",
         limits: "Reads, writes and clients are visible only for your own processes, clients inside a container only to root. A \
-                client waits if its connection received data after the last data were sent, so clients that gave up, and \
-                those whose answer began, are not seen. A job that was seen only while it is idle is reported as idle-hog.",
+                client waits if its connection received data after the last data were sent, so clients that gave up or \
+                whose answer has begun are not counted. A job that was seen only while it is idle is reported as idle-hog.",
         source: "gpufleet; the durations are two and three times common barrier timeouts",
     }
     InputStall {

@@ -21,8 +21,8 @@ pub(crate) const STACK_BYTES: usize = 128 * 1024;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Starts a thread. All threads of the probe start here, except one whose result is waited for: every other closure type that `spawn` is compiled for adds 2
-/// kB to the binary.
+/// Starts a thread. All threads of the probe start here, except the one that enters a network namespace, which its caller joins:
+/// every other closure type that `spawn` is compiled for adds 2 kB to the binary.
 pub(crate) fn spawn_thread(name: &str, stack_bytes: usize, work: Task) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).stack_size(stack_bytes).spawn(work).map(drop)
 }

@@ -51,8 +51,8 @@ pub(super) fn lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceL
     lines
 }
 
-/// What the program itself offers to its owner for debugging. gpufleet uses neither: the debug server makes all ranks work, and
-/// the signal ends the process.
+/// Debugging aids of the job itself. gpufleet only names them: a request to the debug server makes all ranks answer, and SIGABRT
+/// ends the process.
 fn debugging_lines(facts: &Facts<'_>) -> Vec<EvidenceLine> {
     let with = |has: &dyn Fn(&ProcessExamination) -> bool| -> Vec<usize> {
         let ranks = facts.ranks.list.iter().enumerate();
@@ -69,7 +69,7 @@ fn debugging_lines(facts: &Facts<'_>) -> Vec<EvidenceLine> {
     });
     let mut lines: Vec<EvidenceLine> = servers.take(1).collect();
     let catching = with(&|process| process.has_faulthandler);
-    // With a stack of py-spy nobody needs to end a process.
+    // py-spy shows the stacks without ending the process.
     if !catching.is_empty() && catching.iter().all(|position| latest_stack(facts.rank(*position)).is_none()) {
         let text = format!(
             "{}: SIGABRT prints the Python stacks to standard error, and ends it",

@@ -1,6 +1,6 @@
 //! Servers whose clients wait for answers: they hang, whether their GPUs rest (job-stalled) or spin (stuck-spin-suspect).
 //!
-//! A server that rests without clients waits for requests. The kernel tells for each connection when data came in and went
+//! A server that rests without clients waits for requests. The kernel knows for each connection when data came in and went
 //! out last, so the probe knows which clients wait and for how long.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
@@ -23,13 +23,9 @@ pub(super) fn unanswered(
     target: &FindingTarget,
 ) -> bool {
     let t = context.sample_time.t;
-    let (true, Some(clients), Some(rest)) = (
-        !job.is_notebook && !job.is_debugged && (job.is_server || job.served_port.is_some()),
-        context.waiting_clients(job),
-        context.rest_of_all_gpus(job),
-    ) else {
-        return false;
-    };
+    let serves = !job.is_notebook && !job.is_debugged && (job.is_server || job.served_port.is_some());
+    let clients = context.waiting_clients(job).filter(|_| serves);
+    let (Some(clients), Some(rest)) = (clients, context.rest_of_all_gpus(job)) else { return false };
     let Some(waited) = clients.run else { return false };
     let Some(escalation) = escalation(context, job, clients, rest) else { return false };
     let since = rest.since.max(waited.since);
@@ -51,26 +47,26 @@ pub(super) fn unanswered(
     true
 }
 
-/// How sure it is that somebody waits in vain, by the requests that came while the GPUs rest. A connection on which the client sent
-/// the last data need not wait for any: it may subscribe to events, or be forgotten.
+/// The severities of a server whose clients wait, by the number of requests that arrived while its GPUs were idle. `None` if the
+/// clients probably do not wait for an answer: a connection on which the client sent the last data may be a subscription to
+/// events, or an abandoned one.
 fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, rest: Run) -> Option<Escalation> {
     let t = context.sample_time.t;
     let is_unseen = rest.since - job.first_seen < 60.0;
     let new = clients.new_since(rest.since, t);
-    let asked_before = clients.longest - (t - rest.since);
     let is_single = clients.count == 1;
     let warn_after = match (new, is_unseen) {
         (2.., _) => Some(UNANSWERED_AFTER.1),
         (1, false) if is_single => Some(SINGLE_WARN_AFTER),
         (0 | 1, false) if clients.asked_at_the_end(rest.since, t) => Some(OLD_CLIENTS_WARN_AFTER),
-        (0, false) if asked_before > ASKED_BEFORE => return None,
+        (0, false) if clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE => return None,
         _ => None,
     };
     // A server that reads, writes or computes on the CPU may load a model, or prepare what the GPU needs.
     let reads = context.members(job).any(|process| process.last_io_at.is_some_and(|at| t - at <= 120.0));
     let computes = job.cores.is_some_and(|cores| cores >= AT_WORK_CORES * job.members.len() as f64);
     let info = (Severity::Info, UNANSWERED_AFTER.0);
-    // A server that rested while clients waited, and went on by itself, may do so again: it asks other services.
+    // A server that was idle before while clients waited, and went on by itself, may wait for another service again.
     let patience = (1.5 * f64::from(job.longest_preparation)).min(MOST_PATIENCE);
     Some(match warn_after.map(|after| after.max(patience)) {
         None => Escalation::one(info.0, info.1),
@@ -86,11 +82,11 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
 /// How long the clients of a server must wait while its GPUs rest until it is listed, and until several new clients warn, in
 /// seconds: many clients give up after ten minutes.
 const UNANSWERED_AFTER: (f64, f64) = (300.0, 720.0);
-/// Clients that asked longer than this before the rest hardly wait for this server, in seconds.
-const ASKED_BEFORE: f64 = 600.0;
+/// A client that asked longer than this before the GPUs became idle probably does not wait for an answer, in seconds.
+const ASKED_LONG_BEFORE: f64 = 600.0;
 /// How long clients that asked before the rest must wait until the server warns, in seconds.
 const OLD_CLIENTS_WARN_AFTER: f64 = 2400.0;
-/// The maximum of the time that a server gets because it rested before while clients waited, in seconds.
+/// The maximum extra time for a server that was idle before while clients waited, in seconds.
 const MOST_PATIENCE: f64 = 3600.0;
 /// The CPU cores per process from which a server computes on the CPU. Engines poll on one core.
 const AT_WORK_CORES: f64 = 1.5;

@@ -115,7 +115,7 @@ pub(crate) struct JobTrack {
     last_quiet: Option<(f64, f64)>,
     is_quiet: bool,
     pub(crate) longest_quiet: f32,
-    /// The longest wait of a client during the current one of these times, and during all that ended, in seconds.
+    /// The longest time for which a client waited while the GPUs were quiet, now and in all earlier quiet times, in seconds.
     waited_in_rest: f32,
     pub(crate) longest_preparation: f32,
     /// All GPUs rested for a while after work.
@@ -427,7 +427,7 @@ impl JobTrack {
             let since = self.last_quiet.filter(|_| self.is_quiet).map_or(t, |(since, _)| since);
             self.last_quiet = Some((since, t));
             self.is_quiet = true;
-            // A connection that has rested for long waits for no answer.
+            // A client that asked long before the GPUs became quiet does not wait for their work.
             let clients = self.members(processes).filter_map(|process| process.clients.as_deref());
             let waits = clients.filter(|clients| clients.new_since(since, t) > 0 || clients.asked_at_the_end(since, t));
             let waited = waits.map(|clients| clients.longest).fold(0.0, f64::max).min(t - since);

@@ -100,12 +100,12 @@ pub(crate) struct WaitingClients {
     asked_at: (f64, f64),
 }
 
-/// How long no client may wait between two that do, and how long none may be reported, in seconds: clients that give up pause
-/// before they ask again, and a new probe needs a moment.
+/// The longest gap without a waiting client, or without a reading, that does not end a wait, in seconds: clients that give up
+/// pause before they try again, and a new probe takes a minute to read them.
 const CLIENTS_PAUSE: f64 = 150.0;
-/// The maximum age of the number of waiting clients, in seconds: whoever is new in it may have asked that long ago.
+/// The maximum age of the number of waiting clients, in seconds: a new client may have asked that long before the reading.
 const CLIENTS_AGE: f64 = 90.0;
-/// The time before the rest, in seconds, at which clients asked that waited for this server.
+/// A client that asked at most this long before the GPUs became idle was waiting for their work, in seconds.
 const ASKED_AT_THE_END: f64 = 120.0;
 
 impl WaitingClients {
@@ -117,7 +117,7 @@ impl WaitingClients {
             return;
         };
         let longest = process.reading.longest_wait_seconds.filter(|longest| *longest >= 0.0).unwrap_or(0.0);
-        // Whoever waits at the first reading may have waited for long.
+        // Clients in the first reading may have been waiting for a long time, so they do not count as new.
         let track = clients.get_or_insert_with(|| {
             let asked_at = (f64::NEG_INFINITY, f64::NEG_INFINITY);
             Box::new(Self { count, longest, run: None, now: count, read_at: t, last_waiting_at: t, asked_at })
@@ -149,9 +149,14 @@ impl WaitingClients {
         all.max(is_new(self.asked_at.0) + is_new(self.asked_at.1))
     }
 
+    /// How long before `since` the one that waits longest asked, in seconds; negative if it asked later.
+    pub(crate) fn asked_before(&self, since: f64, t: f64) -> f64 {
+        self.longest - (t - since)
+    }
+
     /// Whether the one that waits longest asked just before `since`, and not long before.
     pub(crate) fn asked_at_the_end(&self, since: f64, t: f64) -> bool {
-        self.now > 0 && self.longest - (t - since) <= ASKED_AT_THE_END
+        self.now > 0 && self.asked_before(since, t) <= ASKED_AT_THE_END
     }
 }
 
@@ -290,7 +295,7 @@ impl ProcessTrack {
             "" => "a process",
             name => name,
         };
-        // Instead of root, a process is said to belong to its job or container.
+        // For a process of root, `who` is its Slurm job or its container, which must not be named twice.
         let who = self.info.who.as_str();
         let is_named = job.strip_prefix(", ").is_some_and(|job| job.eq_ignore_ascii_case(who));
         let job = if is_named { "" } else { &job };

@@ -1,8 +1,8 @@
 //! Readings from `/proc` and `/sys`: the host, its processes and their threads.
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
-//! `own_process`, `sockets` and `waiting_clients` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
-//! the incremental scan of /proc in `scan`. All of them read through a [`FileReader`]. `process_root` opens files as a process
+//! `own_process`, `sockets` and `waiting_clients` what only its owner may read, `threads` its threads, and `descendants` the
+//! workers below it, found by the incremental scan of /proc in `scan`. All of them read through a [`FileReader`]. `process_root` opens files as a process
 //! sees them, for examinations only, and may block.
 //!
 //! Nothing else here blocks. Files that may block (`cmdline`, `environ`) or take long (`net/tcp`) are read by a

@@ -230,7 +230,7 @@ impl TrackedProcess {
             let thread = self.blocked_thread.or(self.is_idle().then_some(pid));
             let has_run = is_alive && (cpu_nanoseconds.is_none() || self.io_cpu_clock != cpu_nanoseconds);
             self.own_details.read_activity(pid, has_run, thread, context, reader);
-            if has_run || (is_alive && self.sockets.is_asked()) {
+            if has_run || (is_alive && self.sockets.is_server()) {
                 let front_end = self.facts.ancestors.iter().filter(|ancestor| !is_root_process(ancestor));
                 let front_end = front_end.map(|ancestor| ancestor.pid);
                 self.sockets.start(pid, front_end, context.now, &background.socket_tables, &background.pool);

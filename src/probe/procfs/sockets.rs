@@ -95,8 +95,8 @@ impl SocketReader {
         }
     }
 
-    /// Whether clients ask it, or its front end, for answers: they go on when the process does not run any more.
-    pub(super) fn is_asked(&self) -> bool {
+    /// Whether it or its front end is a server. Its clients change also while the process itself does not run.
+    pub(super) fn is_server(&self) -> bool {
         self.waiting.is_some()
     }
 
@@ -124,7 +124,7 @@ impl SocketReader {
     pub(super) fn waiting(&self, now: f64) -> Option<(u32, f64)> {
         let (waiting, read_at) = self.waiting?;
         let passed = (now - read_at).max(0.0);
-        // A read that does not return must not keep them waiting for ever.
+        // If the next read never returns, this one must not count for ever.
         (passed <= WAITING_AGE_SECONDS).then_some((waiting.count, waiting.longest.as_secs_f64() + passed))
     }
 }
@@ -175,7 +175,7 @@ impl SocketTable {
 }
 
 impl SocketTables {
-    /// Passes the table of the namespace of a process.
+    /// Calls `look` with the table of the namespace of a process.
     fn with<T>(
         &self,
         pid: u32,

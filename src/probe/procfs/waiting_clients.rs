@@ -24,7 +24,7 @@ pub(super) struct WaitingClient {
     pub(super) waited: Duration,
 }
 
-/// Data that come so soon after an answer are no request. Clients of HTTP/2 and TLS acknowledge answers in messages.
+/// Data that arrive this soon after an answer are not a request: clients of HTTP/2 and TLS acknowledge answers.
 const ACKNOWLEDGEMENT_MS: u32 = 200;
 /// Maximum number of waiting clients that are kept.
 const MAX_WAITING: usize = 4096;
