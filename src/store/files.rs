@@ -392,10 +392,11 @@ mod tests {
         let path = directory.path().join("hosts.toml");
         make_fifo(&path);
         let limit = Duration::from_millis(20);
-        let read = |limit, time_limit| {
-            let read = read_text_or_pipe(&path, limit, time_limit).map_err(|error| error.to_string());
+        let read_from = |path: &Path, limit, time_limit| {
+            let read = read_text_or_pipe(path, limit, time_limit).map_err(|error| error.to_string());
             read.map_err(|error| error.replace(&path.to_string_lossy().into_owned(), "PATH"))
         };
+        let read = |limit, time_limit| read_from(&path, limit, time_limit);
         let late = "cannot read PATH: it has not ended after 0.02 s\n  hint: check the program that writes to it\n";
         assert_eq!(read(99, limit), Err(late.to_owned()), "there is no writer");
         // Linux opens a pipe for both directions without a partner, so that a late reader blocks nobody (fifo(7)).
@@ -404,12 +405,16 @@ mod tests {
         assert_eq!(read(99, Duration::from_secs(1)).map(drop), Err(late.replace("0.02", "1")), "the writer is open");
         drop(writer);
         let long = Duration::from_secs(20);
+        // Another test may be starting a program, which has a copy of the first writer until it runs. When that copy closes, a
+        // reader of the first pipe would see the end before this writer has opened it.
+        let other = directory.path().join("other.toml");
+        make_fifo(&other);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut writer = OpenOptions::new().write(true).open(&path).expect("opens");
+                let mut writer = OpenOptions::new().write(true).open(&other).expect("opens");
                 writer.write_all(b"name = \"a\"\n").expect("is read");
             });
-            assert_eq!(read(99, long), Ok("name = \"a\"\n".to_owned()));
+            assert_eq!(read_from(&other, 99, long), Ok("name = \"a\"\n".to_owned()));
         });
         let zero = read_text_or_pipe(Path::new("/dev/zero"), 2048, long).expect_err("has no end").to_string();
         assert_eq!(zero, "cannot read /dev/zero: it is larger than 2 KiB\n  hint: check that this is the right file\n");
