@@ -18,6 +18,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, pa
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -175,15 +176,24 @@ pub enum HistoryError {
         /// The message of SQLite.
         cause: String,
     },
-    /// The disk is full.
+    /// The disk is full, or the disk quota of the account is used up.
     Full {
         /// The path.
         path: PathBuf,
+        /// Whether it is the quota.
+        is_quota: bool,
     },
     /// Another operation failed.
     Failed {
         /// `read` or `write`.
         operation: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        cause: String,
+    },
+    /// The file system refuses to write: it is read-only, or the disk has an error.
+    Refused {
         /// The path.
         path: PathBuf,
         /// The cause.
@@ -198,17 +208,46 @@ impl HistoryError {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 Self::Damaged { path, cause: error.to_string() }
             }
-            Some(ErrorCode::DiskFull) => Self::Full { path },
+            Some(ErrorCode::DiskFull) => Self::Full { path, is_quota: false },
             _ => Self::Failed { operation, path, cause: error.to_string() },
         }
     }
 
-    fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::StorageFull => Self::Full { path: path.to_owned() },
-            _ => Self::Failed { operation, path: path.to_owned(), cause: crate::wire::format::io_cause(error) },
+    /// Like [`Self::of`] for an error while writing, with the error of the system: "disk I/O error" of SQLite may be a quota, a
+    /// file system that became read-only, or a broken disk. Nothing may have used the connection since the error.
+    fn of_write(path: &Path, connection: &Connection, error: &rusqlite::Error) -> Self {
+        match error.sqlite_error_code().and_then(|code| system_error(connection, code)) {
+            Some(cause) if matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                Self::io("write", path, &cause)
+            }
+            Some(cause) => {
+                let cause = format!("{error}: {}", crate::wire::format::io_cause(&cause));
+                Self::Refused { path: path.to_owned(), cause }
+            }
+            None => Self::of("write", path, error),
         }
     }
+
+    fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        let (path, cause) = (path.to_owned(), crate::wire::format::io_cause(error));
+        match error.kind() {
+            ErrorKind::StorageFull => Self::Full { path, is_quota: false },
+            ErrorKind::QuotaExceeded => Self::Full { path, is_quota: true },
+            ErrorKind::ReadOnlyFilesystem => Self::Refused { path, cause },
+            _ => Self::Failed { operation, path, cause },
+        }
+    }
+}
+
+/// The error of the system behind an error of SQLite, which keeps it for these two codes only.
+fn system_error(connection: &Connection, code: ErrorCode) -> Option<std::io::Error> {
+    if !matches!(code, ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) {
+        return None;
+    }
+    #[expect(unsafe_code, reason = "rusqlite has no function for it")]
+    // SAFETY: the handle belongs to an open connection, which no other thread uses, and the function only reads from it.
+    let errno = unsafe { rusqlite::ffi::sqlite3_system_errno(connection.handle()) };
+    (errno != 0).then(|| std::io::Error::from_raw_os_error(errno))
 }
 
 impl fmt::Display for HistoryError {
@@ -243,14 +282,25 @@ impl fmt::Display for HistoryError {
                 "there is no history {}: `gpufleet collect` writes it; name another file with --store",
                 shown(path)
             ),
-            Self::Damaged { path, cause } => write!(formatter, "the history {} is damaged: {cause}", shown(path)),
-            Self::Full { path } => {
-                write!(formatter, "cannot write the history {}: the disk is full; free some space", shown(path))
+            Self::Damaged { path, cause } => write!(
+                formatter,
+                "the history {} is damaged: {cause}; `gpufleet collect` keeps it under another name when it starts, and begins \
+                 a new one; name another file with --store",
+                shown(path)
+            ),
+            Self::Full { path, is_quota } => {
+                let cause = if *is_quota { "the disk quota is used up" } else { "the disk is full" };
+                write!(formatter, "cannot write the history {}: {cause}; free some space", shown(path))
             }
             Self::Failed { operation, path, cause } => write!(
                 formatter,
                 "cannot {operation} the history {}: {cause}; check the owner and mode of the directory, or choose another \
                  file with --store",
+                shown(path)
+            ),
+            Self::Refused { path, cause } => write!(
+                formatter,
+                "cannot write the history {}: {cause}; check its disk (`dmesg` names errors), or choose another file with --store",
                 shown(path)
             ),
         }
@@ -506,15 +556,16 @@ impl History {
         let begun = self.connection.execute_batch("BEGIN IMMEDIATE");
         let written =
             begun.and_then(|()| self.write_batch(batch)).and_then(|()| self.connection.execute_batch("COMMIT"));
-        if written.is_ok() {
+        let Err(error) = written else {
             self.last = Some(self.last.map_or(batch.start, |last| last.max(batch.start)));
-        } else {
-            // SQLite has rolled back already after some errors.
-            let _ = self.connection.execute_batch("ROLLBACK");
-            // New ids are rolled back as well.
-            (self.hosts, self.gpus, self.changed_quarters) = (hosts, gpus, quarters);
-        }
-        written.map_err(|error| HistoryError::of("write", &self.path, &error))
+            return Ok(());
+        };
+        let error = HistoryError::of_write(&self.path, &self.connection, &error);
+        // SQLite has rolled back already after some errors.
+        let _ = self.connection.execute_batch("ROLLBACK");
+        // New ids are rolled back as well.
+        (self.hosts, self.gpus, self.changed_quarters) = (hosts, gpus, quarters);
+        Err(error)
     }
 
     fn write_batch(&mut self, batch: &Batch) -> rusqlite::Result<()> {

@@ -7,7 +7,7 @@ use super::history::{
 use super::rollup::{GpuRow, merge_gpu_rows};
 use crate::wire::SafeText;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params_from_iter};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -89,6 +89,13 @@ pub struct HistoryReader {
     path: PathBuf,
 }
 
+/// Whether minutes may be in the write-ahead log beside the file.
+fn has_log(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(log).is_ok_and(|log| log.len() > 0)
+}
+
 impl HistoryReader {
     /// Opens the history.
     ///
@@ -99,15 +106,39 @@ impl HistoryReader {
             return Err(HistoryError::Missing { path: path.to_owned() });
         }
         let failed = |error: rusqlite::Error| HistoryError::of("read", path, &error);
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-        connection.busy_timeout(BUSY_LIMIT).map_err(failed)?;
-        match version(&connection).map_err(failed)? {
+        let opened = match Self::connect(path) {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && !has_log(path) => {
+                Self::connect_unchanging(path)
+            }
+            opened => opened,
+        };
+        let (connection, version) = opened.map_err(failed)?;
+        match version {
             0 => Err(HistoryError::Missing { path: path.to_owned() }),
             version if version > VERSION => Err(HistoryError::Newer { path: path.to_owned(), version }),
             version if version < VERSION => Err(HistoryError::Older { path: path.to_owned() }),
             _ => Ok(Self { connection, path: path.to_owned() }),
         }
+    }
+
+    fn connect(path: &Path) -> rusqlite::Result<(Connection, i64)> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY_LIMIT)?;
+        let version = version(&connection)?;
+        Ok((connection, version))
+    }
+
+    /// Opens a file in a directory that cannot be written, such as a backup. SQLite would create two files beside it to share
+    /// it with a writer; a file without a log has no writer.
+    fn connect_unchanging(path: &Path) -> rusqlite::Result<(Connection, i64)> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+        let name = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        // https://sqlite.org/uri.html: these three characters have a meaning in it.
+        let name = name.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+        let connection = Connection::open_with_flags(format!("file://{name}?immutable=1"), flags)?;
+        let version = version(&connection)?;
+        Ok((connection, version))
     }
 
     fn check<T>(&self, result: rusqlite::Result<T>) -> Result<T, HistoryError> {

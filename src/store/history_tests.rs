@@ -242,7 +242,14 @@ fn a_damaged_history_is_kept_and_a_new_one_begins() {
     std::fs::write(&path, "not a database at all, but long enough to be read as the first page of one".repeat(40))
         .expect("writes");
     let error = HistoryReader::open(&path).err().expect("is damaged").to_string();
-    assert_eq!(error, format!("the history {} is damaged: file is not a database", path.display()));
+    assert_eq!(
+        error,
+        format!(
+            "the history {} is damaged: file is not a database; `gpufleet collect` keeps it under another name when it starts, \
+             and begins a new one; name another file with --store",
+            path.display()
+        )
+    );
     let (mut history, message) = History::open(&path).expect("opens");
     assert_eq!(
         message.as_deref(),

@@ -81,7 +81,8 @@ impl HistoryWriter {
     }
 }
 
-/// Writes until the sender is gone. A batch that cannot be written is tried again with the next one.
+/// Writes until the sender is gone. A batch that cannot be written is tried again with the next one. At the end, those that
+/// still wait are lost, and the log says how many.
 fn write_all(mut history: History, batches: &Receiver<Batch>, messages: &SyncSender<String>) {
     let mut pending: VecDeque<Batch> = VecDeque::new();
     let (mut has_failed, mut lost) = (false, 0_u64);
@@ -103,13 +104,21 @@ fn write_all(mut history: History, batches: &Receiver<Batch>, messages: &SyncSen
         }
         if has_failed && pending.is_empty() {
             has_failed = false;
-            let lost = match std::mem::take(&mut lost) {
-                0 => "no minute is lost".to_owned(),
-                1 => "1 minute is lost".to_owned(),
-                lost => format!("{lost} minutes are lost"),
-            };
+            let lost = lost_minutes(std::mem::take(&mut lost));
             let _dropped_if_behind = messages.try_send(format!("the history is written again; {lost}"));
         }
+    }
+    if !pending.is_empty() {
+        let lost = lost_minutes(lost + pending.len() as u64);
+        let _dropped_if_behind = messages.try_send(format!("the history could not be written until the end; {lost}"));
+    }
+}
+
+fn lost_minutes(count: u64) -> String {
+    match count {
+        0 => "no minute is lost".to_owned(),
+        1 => "1 minute is lost".to_owned(),
+        count => format!("{count} minutes are lost"),
     }
 }
 

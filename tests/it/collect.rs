@@ -3,12 +3,15 @@
 use crate::lab::{Lab, program};
 use crate::notifications::wait_for_lines;
 use crate::pty::TIMEOUT;
+use crate::share::{follow, write_history};
 use gpufleet::store::history::{Batch, GpuName, HostRow};
 use gpufleet::store::rollup::{GpuRow, StateSeconds};
 use gpufleet::store::{History, HistoryReader};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::Write as _;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -322,9 +325,7 @@ fn a_full_disk_delays_minutes_and_loses_none() {
     let reader = HistoryReader::open(&copy).expect("opens");
     let last = reader.last_minute().expect("reads").expect("a minute");
     let hosts = reader.host_totals(0, last + 60).expect("reads");
-    let connection = rusqlite::Connection::open(&copy).expect("opens");
-    let first: u64 =
-        connection.query_row("SELECT min(start) FROM host_minute", [], |row| row.get(0)).expect("the first minute");
+    let first = first_minute(&copy);
     assert!(hosts.len() == 2 && last > first, "{hosts:?}");
     assert!(hosts.iter().all(|host| host.watched_seconds == last - first + 60), "{first} to {last}: {hosts:?}");
 }
@@ -363,6 +364,248 @@ fn without_a_usable_history_the_hosts_are_watched() {
     assert!(line.ends_with("; the hosts are watched without a history"), "{line}");
     collector.wait_for("room-6: connected");
     assert_eq!(collector.end().0, Some(0));
+}
+
+/// Runs gpufleet in a mount namespace in which this directory is read-only.
+fn command_with_read_only(lab: &Lab, directory: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    let mount = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$0\" \"$@\"";
+    command
+        .args(["--mount", "/bin/sh", "-c", mount])
+        .arg(program())
+        .arg(directory)
+        .env_remove("SSH_AUTH_SOCK")
+        .env("XDG_STATE_HOME", lab.path("state"))
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Starts a collector of this command, with its log in a file of the lab.
+fn start(lab: &Lab, mut command: Command) -> CollectorProcess {
+    let log = lab.path("log");
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).expect("a log"));
+    CollectorProcess { child: command.spawn().expect("starts"), log }
+}
+
+/// Waits until the collector answers `status`.
+fn wait_for_answer(lab: &Lab, collector: &CollectorProcess, hosts: &str) {
+    wait_until(
+        "an answer of the collector",
+        || collector.log(),
+        || {
+            let text = run(lab, &["status", hosts]).stdout;
+            let text = String::from_utf8_lossy(&text);
+            (text.contains("97%") && text.contains("from the collector on ")).then_some(())
+        },
+    );
+}
+
+fn file_names(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).expect("reads").map(|file| file.expect("a file").file_name());
+    let mut names: Vec<String> = files.map(|name| name.into_string().expect("UTF-8")).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_history_on_a_read_only_file_system_stays_and_the_hosts_are_watched() {
+    if !crate::lab::has_root() {
+        return;
+    }
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let disk = lab.path("50%23 of a disk?");
+    let store = disk.join("h.db");
+    write_history(&store, "GPU-1");
+    let path = store.display().to_string();
+    let before = std::fs::read(&store).expect("reads");
+    let mut command = command_with_read_only(&lab, &disk);
+    command.args(["collect", "--store", &path, &hosts]);
+    let mut collector = start(&lab, command);
+    assert_eq!(
+        collector.wait_for("cannot write the history"),
+        format!(
+            "gpufleet: cannot write the history {path}: Read-only file system; check its disk (`dmesg` names errors), or \
+             choose another file with --store; the hosts are watched without a history"
+        )
+    );
+    collector.wait_for("hgx-01: connected");
+    wait_for_answer(&lab, &collector, &hosts);
+    // A report needs no place for the files that SQLite shares with a writer.
+    let now = jiff::Timestamp::now();
+    let since = (now - jiff::SignedDuration::from_hours(2)).to_string();
+    let arguments =
+        ["report", "--store", &path, "--csv", "--by", "gpu", "--since", &since, "--until", &now.to_string()];
+    let report = command_with_read_only(&lab, &disk).args(arguments).output().expect("runs");
+    let same = run(&lab, &arguments);
+    assert!(String::from_utf8_lossy(&report.stdout).contains("hgx-01:0,"), "{report:?}");
+    assert_eq!(report.stdout, same.stdout);
+    assert_eq!(collector.end().0, Some(0), "{}", collector.log());
+    assert_eq!(std::fs::read(&store).expect("reads"), before);
+}
+
+#[test]
+fn without_a_writable_state_directory_the_hosts_are_watched() {
+    if !crate::lab::has_root() {
+        return;
+    }
+    let lab = Lab::start(&[]);
+    let state = lab.path("state");
+    for (folder, mode) in [(lab.path(""), 0o755), (state.clone(), 0o700)] {
+        std::fs::create_dir_all(&folder).expect("creates");
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    let hosts = lab.write("hosts.toml", "[[hosts]]\nname = \"a\"\naddress = \"127.0.0.1\"\nport = 1\n");
+    let mut command = command(&lab);
+    // The directory belongs to root.
+    command.args(["collect", &hosts]).uid(65_534).gid(65_534);
+    let mut collector = start(&lab, command);
+    collector.wait_for("gpufleet: a: nothing listens on 127.0.0.1 port 1");
+    let path = |name: &str| state.join("gpufleet").join(name).display().to_string();
+    assert_eq!(
+        collector.wait_for("cannot write the history"),
+        format!(
+            "gpufleet: cannot write the history {}: Permission denied; check the owner and mode of the directory, or choose \
+             another file with --store; the hosts are watched without a history",
+            path("history.db")
+        )
+    );
+    assert_eq!(
+        collector.wait_for("there is no socket for viewers"),
+        format!(
+            "gpufleet: there is no socket for viewers: cannot offer the socket {}: Permission denied",
+            path("collect.sock")
+        )
+    );
+    collector.wait_for("  hint: name a path in a directory of this account: --socket PATH");
+    assert_eq!(collector.end().0, Some(0), "{}", collector.log());
+    assert_eq!(file_names(&state), Vec::<String>::new());
+}
+
+/// The kernel refuses to make a file system with open files read-only. A limit of the size of files has the same effect: a
+/// write fails with an error of the system.
+#[test]
+fn a_history_that_becomes_unwritable_is_named_and_written_later_and_viewers_go_on() {
+    let lab = Lab::start(&[]);
+    let store = lab.path("h.db");
+    let path = store.display().to_string();
+    std::fs::create_dir_all(lab.path("state/gpufleet")).expect("creates");
+    let socket = lab.path("state/gpufleet/collect.sock").display().to_string();
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", "trap '' XFSZ && exec \"$0\" \"$@\""])
+        .arg(program())
+        .args(["collect", "--demo", "--demo-hosts", "2", "--demo-speed", "60", "--store", &path, "--socket", &socket])
+        .env("XDG_STATE_HOME", lab.path("state"))
+        .stdin(Stdio::null());
+    let mut collector = start(&lab, command);
+    collector.wait_for("the collector watches 2 hosts");
+    let last_minute = || HistoryReader::open(&store).ok().and_then(|reader| reader.last_minute().ok().flatten());
+    wait_until("a minute", || collector.log(), || last_minute().map(drop));
+    let limit_files = |bytes: Option<u64>| {
+        let pid = Pid::from_child(&collector.child);
+        let maximum = rustix::process::getrlimit(Resource::Fsize).maximum;
+        prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes, maximum }).expect("a limit");
+    };
+    // Less than the log of SQLite has, and more than that of the collector has.
+    let limit = 32 << 10;
+    assert!(std::fs::metadata(lab.path("h.db-wal")).expect("a log").len() > limit);
+    limit_files(Some(limit));
+    let line = format!(
+        "gpufleet: cannot write the history {path}: disk I/O error: File too large; check its disk (`dmesg` names errors), or \
+         choose another file with --store; the live data goes on"
+    );
+    assert_eq!(collector.wait_for("cannot write the history"), line);
+    let seen = last_minute();
+    assert!(BufReader::new(follow(&lab)).lines().any(|line| line.expect("a line") == "\"complete\""));
+    limit_files(None);
+    collector.wait_for("gpufleet: the history is written again; no minute is lost");
+    wait_until("a later minute", || collector.log(), || (last_minute() > seen).then_some(()));
+    // It stays unwritable until the end.
+    limit_files(Some(limit));
+    wait_until(
+        "the second failure",
+        || collector.log(),
+        || (collector.log().lines().filter(|shown| *shown == line).count() == 2).then_some(()),
+    );
+    assert_eq!(collector.end().0, Some(0), "{}", collector.log());
+    let lost = collector.wait_for("the history could not be written until the end; ");
+    assert!(lost.ends_with(" lost") && !lost.contains("no minute"), "{lost}");
+    let (_, message) = History::open(&store).expect("opens");
+    assert_eq!(message, None);
+    let reader = HistoryReader::open(&store).expect("opens");
+    let (last, first) = (last_minute().expect("a minute"), first_minute(&store));
+    let hosts = reader.host_totals(0, last + 60).expect("reads");
+    assert!(hosts.iter().all(|host| host.watched_seconds == last - first + 60), "{first} to {last}: {hosts:?}");
+}
+
+fn first_minute(store: &Path) -> u64 {
+    let connection = rusqlite::Connection::open(store).expect("opens");
+    connection.query_row("SELECT min(start) FROM host_minute", [], |row| row.get(0)).expect("the first minute")
+}
+
+#[test]
+fn a_damaged_history_is_kept_and_the_collector_begins_a_new_one() {
+    let lab = Lab::start(&[]);
+    let store = lab.path("disk/h.db");
+    let path = store.display().to_string();
+    write_history(&store, "GPU-1");
+    let mut bytes = std::fs::read(&store).expect("reads");
+    // The first page with the schema is whole, as after an error of a disk.
+    bytes[8192..].fill(0xff);
+    std::fs::write(&store, &bytes).expect("writes");
+    let mut collector =
+        CollectorProcess::start(&lab, "log", &["--demo", "--demo-hosts", "2", "--demo-speed", "300", "--store", &path]);
+    let line = collector.wait_for("the history");
+    assert!(
+        line.starts_with(&format!("gpufleet: the history {path} is damaged ("))
+            && line.ends_with("): it is kept as h.db.bad-1, and a new one begins"),
+        "{line}"
+    );
+    let minute = || HistoryReader::open(&store).ok().and_then(|reader| reader.last_minute().ok().flatten());
+    wait_until("a minute", || collector.log(), || minute().map(drop));
+    assert_eq!(collector.end().0, Some(0), "{}", collector.log());
+    assert!(std::fs::read(lab.path("disk/h.db.bad-1")).expect("is kept") == bytes);
+    let report = run(&lab, &["report", "--store", &path]);
+    assert!(report.status.success(), "{report:?}");
+    let report = run(&lab, &["report", "--store", &format!("{path}.bad-1")]);
+    assert_eq!(report.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&report.stderr).into_owned();
+    assert!(error.contains(&format!("the history {path}.bad-1 is damaged: ")) && error.contains("--store"), "{error}");
+}
+
+#[test]
+fn a_history_of_a_newer_version_is_not_touched_and_the_hosts_are_watched() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let store = lab.path("disk/h.db");
+    let path = store.display().to_string();
+    write_history(&store, "GPU-1");
+    let connection = rusqlite::Connection::open(&store).expect("opens");
+    connection.execute_batch("CREATE TABLE comet (x); PRAGMA user_version = 9").expect("writes");
+    drop(connection);
+    let before = std::fs::read(&store).expect("reads");
+    let error = format!(
+        "gpufleet: cannot use the history {path}: a newer gpufleet has written it (version 9, this one knows 3); update \
+         gpufleet, or choose another file with --store"
+    );
+    let mut collector = CollectorProcess::start(&lab, "log", &["--store", &path, &hosts]);
+    let line = collector.wait_for("the history");
+    assert_eq!(line, format!("{error}; the hosts are watched without a history"));
+    collector.wait_for("hgx-01: connected");
+    wait_for_answer(&lab, &collector, &hosts);
+    assert_eq!(collector.end().0, Some(0), "{}", collector.log());
+    // An import has nothing else to do.
+    let recording = lab.path("demo.jsonl").display().to_string();
+    assert!(run(&lab, &["record", &recording, "--demo", "--demo-speed", "300", "--for", "60"]).status.success());
+    let import = run(&lab, &["collect", "--import", &recording, "--store", &path]);
+    assert_eq!(
+        (import.status.code(), String::from_utf8_lossy(&import.stderr).into_owned()),
+        (Some(1), format!("{error}\n"))
+    );
+    assert!(std::fs::read(&store).expect("reads") == before);
+    assert_eq!(file_names(&lab.path("disk")), ["h.db", "h.db.lock"]);
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
 }
 
 /// Connects as a viewer that follows.
-fn follow(lab: &Lab) -> UnixStream {
+pub(crate) fn follow(lab: &Lab) -> UnixStream {
     let mut stream = UnixStream::connect(socket(lab)).expect("connects");
     stream.set_read_timeout(Some(crate::pty::TIMEOUT)).expect("a limit");
     stream.write_all(b"{\"viewer\":{\"protocol\":1,\"version\":\"test\",\"follow\":true}}\n").expect("takes a line");
@@ -563,7 +563,7 @@ fn why_examines_a_job_of_a_collector_over_an_own_session() {
 }
 
 /// Writes three hours of a GPU that was busy except for the second hour, until now.
-fn write_history(path: &Path, uuid: &str) {
+pub(crate) fn write_history(path: &Path, uuid: &str) {
     let (mut history, _) = History::open(path).expect("opens");
     let now = jiff::Timestamp::now().as_second().cast_unsigned() / 60 * 60;
     let name = GpuName {
