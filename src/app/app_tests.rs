@@ -1,6 +1,6 @@
 use super::*;
-use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, reported_once, update};
-use crate::fleet::{FoldState, Group, LinkError, LinkErrorKind, SortKey};
+use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, reported_once, snapshot, update};
+use crate::fleet::{FoldState, Group, LinkError, LinkErrorKind, SortKey, UserUsage};
 use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
 use crate::wire::Request;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -629,6 +629,16 @@ fn an_added_host_stands_where_its_collector_lists_it_and_the_selection_stays() {
     let mut hosts: Vec<u32> = app.rows().iter().map(|row| row.row.key.host.0).collect();
     hosts.dedup();
     assert_eq!(hosts, [0, 2, 1], "sorted by host");
+    // The third host has the processes of the second one.
+    update(&mut app, 2, HostUpdate::Snapshot(Box::new(snapshot(1, 4, NOW + 1))), NOW + 1);
+    press(&mut app, "4");
+    app.refresh_derived_state();
+    let users = app.users_view();
+    let on_both =
+        |user: &&UserUsage| user.hosts.iter().filter(|(host, _)| [HostId(1), HostId(2)].contains(host)).count() == 2;
+    let user = users.list().iter().find(on_both).expect("a user of both hosts");
+    let hosts: Vec<u32> = user.hosts.iter().map(|(host, _)| host.0).filter(|host| *host > 0).collect();
+    assert_eq!(hosts, [2, 1], "{user:?}");
 }
 
 #[test]

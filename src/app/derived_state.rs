@@ -271,9 +271,10 @@ impl DerivedState {
         if !has_new_readings && self.user_inputs.as_ref() == Some(&self.users.inputs()) {
             return;
         }
-        self.users.refresh(&self.host_summaries, inputs.ledger);
+        self.users.refresh(inputs.fleet, &self.host_summaries, inputs.ledger);
         let who = self.users.selected().map(|user| user.sum.who.clone());
-        let jobs = inputs.fleet.hosts().iter().flat_map(|host| self.row_cache.jobs(host.id));
+        let hosts = inputs.fleet.hosts_in_order().into_iter();
+        let jobs = hosts.flat_map(|host| self.row_cache.jobs(host.id));
         let mut rows: Vec<Arc<Row>> = jobs
             .map(|job| &job.row)
             .filter(|row| Some(&row.who) == who.as_ref() && row.ended_at.is_none())

@@ -3,7 +3,7 @@
 use super::action::Action;
 use super::host_summary::HostSummary;
 use super::screen::move_index;
-use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserSort, UserUsage, users};
+use crate::fleet::{Fleet, GpuState, HostId, Row, UsageLedger, UserSort, UserUsage, users};
 use crate::wire::SafeText;
 use std::sync::Arc;
 
@@ -92,9 +92,11 @@ impl Users {
     }
 
     /// Recomputes the users from the hosts with fresh readings.
-    pub(super) fn refresh(&mut self, hosts: &[HostSummary], ledger: &UsageLedger) {
-        let seen = || hosts.iter().enumerate().filter(|(_, summary)| summary.totals.hosts_covered > 0);
-        self.list = users(seen().map(|(id, summary)| (HostId(id as u32), summary.users.users.as_slice())), ledger);
+    pub(super) fn refresh(&mut self, fleet: &Fleet, summaries: &[HostSummary], ledger: &UsageLedger) {
+        let hosts = fleet.hosts_in_order();
+        let summary_of = |id: HostId| summaries.get(id.0 as usize).filter(|summary| summary.totals.hosts_covered > 0);
+        let seen = || hosts.iter().filter_map(|host| Some((host.id, summary_of(host.id)?)));
+        self.list = users(seen().map(|(id, summary)| (id, summary.users.users.as_slice())), ledger);
         self.unheld = UnheldGpus::default();
         for (_, summary) in seen() {
             let users = &summary.users;

@@ -54,7 +54,7 @@ impl HostUsers {
 pub struct UserUsage {
     /// The sum over the hosts.
     pub sum: HostUsage,
-    /// The hosts with the number of GPUs held there, highest first.
+    /// The hosts with the number of GPUs held there, highest first, then in the order of the fleet.
     pub hosts: Vec<(HostId, u32)>,
     /// The GPU-hours since the program started.
     pub gpu_hours: GpuHours,
@@ -285,7 +285,8 @@ impl UsageLedger {
     }
 }
 
-/// The users of all hosts, most GPUs first, unknown users last. Includes users of the ledger who hold no GPU now.
+/// The users of all hosts, most GPUs first, unknown users last. Includes users of the ledger who hold no GPU now. `hosts` are in
+/// the order in which lists show them ([`super::Fleet::hosts_in_order`]).
 pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUsage])>, ledger: &UsageLedger) -> Vec<UserUsage> {
     let mut users: BTreeMap<SafeText, UserUsage> = BTreeMap::new();
     let new = |who: &SafeText| UserUsage {
@@ -305,7 +306,8 @@ pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUsage])>, ledger:
     }
     let mut users: Vec<UserUsage> = users.into_values().collect();
     for user in &mut users {
-        user.hosts.sort_by_key(|(id, gpus)| (std::cmp::Reverse(*gpus), *id));
+        // The sort is stable: hosts with as many GPUs keep the order of the fleet.
+        user.hosts.sort_by_key(|(_, gpus)| std::cmp::Reverse(*gpus));
     }
     users.sort_by(|a, b| {
         let order = |user: &UserUsage| (user.sum.who == UNKNOWN_USER, std::cmp::Reverse(user.sum.gpus));
@@ -387,6 +389,16 @@ mod tests {
         assert_eq!((users[0].sum.gpus, users[0].sum.in_state(Hung)), (3, 1));
         assert_eq!(users[0].hosts, [(HostId(1), 2), (HostId(0), 1)]);
         assert_eq!(users[0].sum.memory_bytes, Some(5 << 30));
+    }
+
+    #[test]
+    fn hosts_with_as_many_gpus_keep_the_order_of_the_fleet() {
+        use GpuState::InUse;
+        let on = |id, gpus: &[(u16, u64)]| usages(id, &[InUse, InUse], &[process(1, "a", gpus)]);
+        let (one, two) = ([(0, 1)], [(0, 1), (1, 1)]);
+        let seen = [(7, on(7, &one)), (3, on(3, &two)), (5, on(5, &one)), (1, on(1, &two))];
+        let users = users(seen.iter().map(|(id, usages)| (HostId(*id), usages.as_slice())), &UsageLedger::default());
+        assert_eq!(users[0].hosts, [(HostId(3), 2), (HostId(1), 2), (HostId(7), 1), (HostId(5), 1)]);
     }
 
     #[test]
