@@ -3,7 +3,7 @@
 use crate::collect::{CollectorProcess, command, run, wait_until};
 use crate::lab::{Lab, program, scenario};
 use crate::pty::Pty;
-use crate::sshd::Sshd;
+use crate::sshd::{Sshd, fingerprint};
 use gpufleet::store::History;
 use gpufleet::store::history::{Batch, GpuName, HostRow};
 use gpufleet::store::rollup::{GpuRow, StateSeconds};
@@ -412,6 +412,85 @@ fn the_screen_shows_relayed_hosts_acts_over_its_own_session_and_reconnects() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
+}
+
+/// Starts a collector and waits until it has connected to all hosts. Unlike [`start_collector`], nothing else connects to them.
+fn start_quietly(lab: &Lab, hosts: &str, names: &[&str]) -> CollectorProcess {
+    let collector = CollectorProcess::start(lab, "collector.log", &[hosts]);
+    collector.wait_for("viewers connect to");
+    for name in names {
+        collector.wait_for(&format!("gpufleet: {name}: connected"));
+    }
+    collector
+}
+
+/// How often somebody has logged in with this key.
+fn logins(sshd: &Sshd, key: &Path) -> usize {
+    let fingerprint = fingerprint(key);
+    sshd.log().lines().filter(|line| line.contains("Accepted publickey") && line.contains(&fingerprint)).count()
+}
+
+/// A screen of a viewer with a separate state directory.
+fn screen(lab: &Lab, configuration: &str, size: (u16, u16)) -> Pty {
+    let state = lab.path("viewer-state").display().to_string();
+    let environment = [("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", &*state), ("XDG_CONFIG_HOME", configuration)];
+    Pty::gpufleet(size, &["--collector", "lab-head"], &environment)
+}
+
+#[test]
+fn a_shell_and_the_end_of_a_log_go_over_a_session_of_the_viewer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("out.log");
+    let lab = Lab::start_with_workers(&["hgx-01", "hgx-02"], |_| {
+        let file = std::fs::File::create(&log).expect("a log");
+        (&file).write_all(b"step 4 of the viewer\n").expect("is written");
+        let mut worker = std::process::Command::new("sleep");
+        worker.arg("3600").stdin(Stdio::null()).stdout(file).stderr(Stdio::null()).spawn().expect("starts")
+    });
+    let hosts = lab.hosts_toml("");
+    let _collector = start_quietly(&lab, &hosts, &["hgx-01", "hgx-02"]);
+    let machine = machine(&lab, &program_path());
+    // The viewer has another key than the collector.
+    let (first, second) = (&lab.hosts[0].sshd, &lab.hosts[1].sshd);
+    let key = first.stranger_key();
+    let public = std::fs::read(first.file("stranger.pub")).expect("a key");
+    let mut authorized = std::fs::OpenOptions::new().append(true).open(first.file("authorized_keys")).expect("opens");
+    authorized.write_all(&public).expect("is written");
+    let own = std::fs::read_to_string(&hosts).expect("hosts.toml");
+    let own = own.split("[[hosts]]").nth(1).expect("a host");
+    let collectors_key = first.client_key();
+    let own = own.replace(&*collectors_key.to_string_lossy(), &key.to_string_lossy());
+    let more = format!("\n[[hosts]]{own}user = \"{}\"\n", machine.user());
+    let configuration = viewer_configuration(&lab, &machine, &more);
+    let mut pty = screen(&lab, &configuration, (140, 40));
+    pty.wait("both hosts", |text| text.contains("2 hosts 8 GPUs") && text.contains("via lab-head"));
+    assert_eq!(logins(first, &key), 0, "only the collector is there");
+    let pid = lab.hosts[0].worker_pid().to_string();
+    pty.keys("3");
+    pty.wait_for(&pid);
+    pty.keys("/host:hgx-01\r");
+    pty.wait("one process", |text| text.contains("1 of 2 shown"));
+    pty.keys("\r");
+    pty.wait("the process", |text| text.contains(&pid) && text.contains("sleep 3600"));
+    pty.keys("W");
+    pty.wait_for("step 4 of the viewer");
+    assert_eq!(logins(first, &key), 1);
+    pty.keys("\x1b");
+    pty.wait("the process", |text| text.contains(&pid) && !text.contains("step 4"));
+    pty.keys("s");
+    pty.wait_for("# the screen returns when it ends");
+    pty.wait("a shell", |text| text.contains('$') || text.contains('#') && text.lines().count() > 2);
+    pty.keys("echo port:${SSH_CONNECTION##* }:tty:$(test -t 0 && echo yes):\r");
+    pty.wait_for(&format!("port:{}:tty:yes:", first.port()));
+    assert_eq!(logins(first, &key), 2, "the shell logs in as well");
+    pty.keys("exit\r");
+    pty.wait("the screen", |text| text.contains("back from hgx-01"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    for sshd in [first, second] {
+        assert_eq!(logins(sshd, &sshd.client_key()), 1, "the collector has its session and no other:\n{}", sshd.log());
+    }
+    assert_eq!(logins(&machine, &machine.client_key()), 1);
 }
 
 #[test]
