@@ -438,6 +438,36 @@ fn screen(lab: &Lab, configuration: &str, size: (u16, u16)) -> Pty {
 }
 
 #[test]
+fn two_viewers_of_a_collector_cost_the_hosts_no_login_and_no_probe() {
+    let names = ["hgx-01", "hgx-02"];
+    let lab = Lab::start(&names);
+    let hosts = lab.hosts_toml("");
+    let _collector = start_quietly(&lab, &hosts, &names);
+    let probes = lab.probes();
+    let machine = machine(&lab, &program_path());
+    let configuration = viewer_configuration(&lab, &machine, "");
+    let mut screens = [0, 1].map(|_| screen(&lab, &configuration, (140, 40)));
+    for pty in &screens {
+        pty.wait("both hosts", |text| text.contains("2 hosts 8 GPUs") && text.matches("97%").count() >= 4);
+    }
+    for host in &lab.hosts {
+        host.driver.set(&scenario(host.worker_pid(), 42));
+    }
+    for pty in &screens {
+        pty.wait("new readings", |text| text.matches("42%").count() >= 4 && !text.contains("97%"));
+    }
+    assert_eq!(logins(&machine, &machine.client_key()), 2, "each viewer has a session to the collector");
+    for host in &lab.hosts {
+        assert_eq!(logins(&host.sshd, &host.sshd.client_key()), 1, "{}:\n{}", host.name, host.sshd.log());
+    }
+    assert_eq!((lab.probes(), probes.len()), (probes.clone(), 2));
+    for pty in &mut screens {
+        pty.keys("q");
+        assert_eq!(pty.exit_code(), 0);
+    }
+}
+
+#[test]
 fn a_shell_and_the_end_of_a_log_go_over_a_session_of_the_viewer() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("out.log");
