@@ -104,12 +104,13 @@ pub(crate) fn wait_until<T>(what: &str, about: impl Fn() -> String, mut event: i
     }
 }
 
-/// Replaces the hosts.toml of a lab by one with these of its hosts and a line in `[defaults]`.
-fn keep_hosts(lab: &Lab, path: &str, kept: &[&str], line: &str) {
-    let text = std::fs::read_to_string(lab.hosts_toml(line)).expect("hosts.toml");
-    let mut parts = text.split("\n[[hosts]]\n");
-    let mut text = parts.next().expect("defaults").to_owned();
-    for host in parts.filter(|host| kept.iter().any(|name| host.starts_with(&format!("name = \"{name}\"")))) {
+/// Writes a hosts.toml with these hosts of a lab, in this order, and a line in `[defaults]`.
+pub(crate) fn keep_hosts(lab: &Lab, path: &str, kept: &[&str], line: &str) {
+    let all = std::fs::read_to_string(lab.hosts_toml(line)).expect("hosts.toml");
+    let parts: Vec<&str> = all.split("\n[[hosts]]\n").collect();
+    let mut text = parts[0].to_owned();
+    for name in kept {
+        let host = parts.iter().find(|host| host.starts_with(&format!("name = \"{name}\""))).expect("a host");
         text = format!("{text}\n[[hosts]]\n{host}");
     }
     std::fs::write(path, text).expect("writes");

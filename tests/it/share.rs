@@ -1,6 +1,6 @@
 //! The socket of `gpufleet collect`, `gpufleet relay`, and `--collector`, with real sshds and fake drivers.
 
-use crate::collect::{CollectorProcess, command, run, wait_until};
+use crate::collect::{CollectorProcess, command, keep_hosts, run, wait_until};
 use crate::lab::{Lab, program, scenario};
 use crate::pty::Pty;
 use crate::sshd::{Sshd, fingerprint};
@@ -521,6 +521,52 @@ fn a_shell_and_the_end_of_a_log_go_over_a_session_of_the_viewer() {
         assert_eq!(logins(sshd, &sshd.client_key()), 1, "the collector has its session and no other:\n{}", sshd.log());
     }
     assert_eq!(logins(&machine, &machine.client_key()), 1);
+}
+
+#[test]
+fn hosts_that_a_collector_adds_and_removes_appear_in_the_order_of_its_file_and_disappear() {
+    let lab = Lab::start(&["hgx-01", "hgx-02", "hgx-03"]);
+    let hosts = lab.path("collected.toml").display().to_string();
+    keep_hosts(&lab, &hosts, &["hgx-03", "hgx-01"], "");
+    let collector = start_quietly(&lab, &hosts, &["hgx-03", "hgx-01"]);
+    let machine = machine(&lab, &program_path());
+    let configuration = viewer_configuration(&lab, &machine, "");
+    // One pane below the other.
+    let mut pty = screen(&lab, &configuration, (80, 60));
+    let shown = |text: &str| {
+        let titles = text.lines().filter(|line| line.starts_with(['┏', '╭']));
+        let names = titles.filter_map(|line| line.find("hgx-").map(|start| line[start..start + 6].to_owned()));
+        names.collect::<Vec<_>>()
+    };
+    let text = pty.wait("two hosts", |text| text.contains("2 hosts 8 GPUs"));
+    assert_eq!(shown(&text), ["hgx-03", "hgx-01"], "{text}");
+    keep_hosts(&lab, &hosts, &["hgx-03", "hgx-02", "hgx-01"], "");
+    collector.signal(Signal::HUP);
+    let text = pty.wait("three hosts", |text| text.contains("3 hosts 12 GPUs"));
+    assert_eq!(shown(&text), ["hgx-03", "hgx-02", "hgx-01"], "{text}");
+    let listed = || {
+        let (json, error, code) = view(&lab, &configuration, &["status", "--json", "--collector", "lab-head"]);
+        assert_eq!(code, 0, "{error}");
+        let report: Value = serde_json::from_str(&json).expect("JSON");
+        let hosts = report["hosts"].as_array().expect("hosts").iter();
+        hosts.map(|host| host["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(), ["hgx-03", "hgx-02", "hgx-01"]);
+
+    keep_hosts(&lab, &hosts, &["hgx-02", "hgx-01"], "");
+    collector.signal(Signal::HUP);
+    let text = pty.wait("the removal", |text| {
+        text.contains("8 GPUs on 2 of 3 hosts") && text.contains("the collector on lab-head no longer watches")
+    });
+    assert_eq!(shown(&text), ["hgx-03", "hgx-02", "hgx-01"], "what was removed keeps its place: {text}");
+    assert_eq!(listed(), ["hgx-02", "hgx-01"]);
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    let mut pty = screen(&lab, &configuration, (80, 60));
+    let text = pty.wait("two hosts", |text| text.contains("2 hosts 8 GPUs"));
+    assert_eq!(shown(&text), ["hgx-02", "hgx-01"], "{text}");
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
 }
 
 #[test]
