@@ -25,6 +25,7 @@ use super::stored_charts::StoredCharts;
 use super::users::Users;
 use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
+use crate::diagnosis::proof::investigations::Investigations;
 use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition, UnusedReason};
 use crate::fleet::{
     Fleet, HistoryReply, Host, HostChange, HostId, HostUpdate, JobRows, Link, LinkError, LinkErrorKind, ListRow,
@@ -82,6 +83,8 @@ pub struct App {
     pub(super) palette: Option<Palette>,
     /// The report about a job that looks hung. It remains when its view is left.
     pub(super) hang_report: Option<Box<HangReport>>,
+    /// The examinations of jobs that look hung.
+    pub(super) investigations: Investigations,
     /// The variables and the log of the process on the screen.
     pub(super) process_details: Option<Box<ProcessDetails>>,
     /// The id of the last request for such details. It never falls: a late reply must not be taken for that of another process.
@@ -132,6 +135,7 @@ impl App {
             signals: Signals::default(),
             palette: None,
             hang_report: None,
+            investigations: Investigations::default(),
             process_details: None,
             last_details_request: process_details::FIRST_REQUEST_ID,
             notice: None,
@@ -207,6 +211,9 @@ impl App {
         if let HostUpdate::Reply(reply) = &update {
             if self.take_hang_report_reply(id, reply, now) {
                 return self.continue_hang_report(now);
+            }
+            if self.take_investigation_reply(id, reply, now) {
+                return self.examine_suspects(now);
             }
             if self.take_process_details_reply(id, reply, now) {
                 return Vec::new();
@@ -316,6 +323,7 @@ impl App {
         effects.extend(self.show_startup_summary(now));
         effects.extend(self.tick_signals(now));
         effects.extend(self.continue_hang_report(now));
+        effects.extend(self.examine_suspects(now));
         effects
     }
 

@@ -1,10 +1,8 @@
 //! The report about a job that looks hung. `hang_report_actions` opens it and keeps it up to date.
 
-use crate::diagnosis::Finding;
 use crate::diagnosis::proof::investigation::{Investigation, Progress};
-use crate::diagnosis::proof::{JobEvidence, Outcome, Verdict};
+use crate::diagnosis::proof::{JobEvidence, Verdict};
 use crate::fleet::{HostId, JobKey};
-use crate::wire::SafeText;
 
 /// The report about one job.
 #[derive(Debug)]
@@ -27,15 +25,6 @@ impl HangReport {
     /// Returns the verdict about everything that has been read so far.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
-    }
-
-    /// Returns the verdict in one sentence if it is about this finding and says more than the finding does.
-    pub fn verdict_about(&self, finding: &Finding) -> Option<&SafeText> {
-        let says_more = matches!(
-            self.verdict.outcome,
-            Outcome::Proven | Outcome::Likely | Outcome::WaitsForRank | Outcome::NotHung
-        );
-        (says_more && self.investigation.is_about(finding)).then_some(&self.verdict.sentence)
     }
 
     /// Returns how far the examination is.

@@ -6,7 +6,8 @@ use super::action::Mode;
 use super::event::Effect;
 use super::hang_report::HangReport;
 use super::screen::View;
-use crate::diagnosis::proof::investigation::Investigation;
+use crate::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
+use crate::diagnosis::proof::investigations::add_verdict;
 use crate::diagnosis::proof::judge;
 use crate::fleet::{HostId, JobKey, Moment};
 use crate::wire::Reply;
@@ -33,7 +34,10 @@ impl App {
         let is_open = self.hang_report.as_ref().is_some_and(|report| (report.host, &report.job) == (host, &job));
         if !is_open {
             let first_id = self.hang_report.as_ref().map_or(FIRST_REQUEST_ID, |report| report.investigation.next_id());
-            let investigation = Investigation::new(self.live_fleet(), host, &job, false, first_id);
+            // An examination that runs because the job looks hung goes on in the report.
+            let investigation = self.investigations.take(host, &job).unwrap_or_else(|| {
+                Investigation::new(self.live_fleet(), host, &job, RasQueries::AsConfigured, first_id)
+            });
             if !investigation.has_own_ranks() {
                 let owner = self.owner_of(host, &job);
                 self.notify(format!("the job belongs to {owner}: only its owner may examine it"), now);
@@ -86,11 +90,29 @@ impl App {
         if !report.investigation.take_reply(reply.clone(), fleet, now) {
             return false;
         }
+        let is_complete = report.investigation.progress() == Progress::Complete;
+        add_verdict(&report.investigation, is_complete, fleet, &mut self.engine, now);
         let mut hangs = self.engine.findings().filter(|finding| finding.rule.is_hang());
         let finding = hangs.find(|finding| report.investigation.is_about(finding));
         report.evidence = report.investigation.evidence(fleet, &self.engine, finding, now);
         report.verdict = judge(&report.evidence);
         true
+    }
+
+    /// Sends the requests that are due about jobs that look hung, apart from the one whose report is on the screen.
+    pub(super) fn examine_suspects(&mut self, now: Moment) -> Vec<Effect> {
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        let is_on_screen = *self.screen.view() == View::HangReport;
+        let report = self.hang_report.as_ref().filter(|_| is_on_screen);
+        let open_job = report.map(|report| (report.host, &report.job));
+        let requests = self.investigations.requests_due(fleet, &mut self.engine, open_job, now);
+        requests.into_iter().map(|(host, request)| Effect::Request(host, request)).collect()
+    }
+
+    /// Takes a reply to one of those requests. Returns `false` if it belongs to another one.
+    pub(super) fn take_investigation_reply(&mut self, host: HostId, reply: &Reply, now: Moment) -> bool {
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        self.investigations.take_reply(host, reply, fleet, &mut self.engine, now)
     }
 }
 

@@ -186,9 +186,11 @@ fn the_finding_gains_the_verdict() {
     answer_with(&mut app, sent, LATER + 63, &stop);
     let report = app.hang_report().expect("a report");
     assert_eq!(report.verdict().outcome, Outcome::Likely, "{:?}", report.verdict());
+    update(&mut app, 3, HostUpdate::Silent, LATER + 63);
+    app.update(Event::Ticked, at(LATER + 64));
     let finding = app.findings().list().iter().find(|one| one.rule.is_hang() && one.host == HostId(3));
-    let sentence = report.verdict_about(finding.expect("the finding")).expect("the verdict");
-    assert!(sentence.contains("is stopped"), "{sentence}");
+    let verdict = finding.expect("the finding").verdict.as_ref().expect("the verdict");
+    assert!(verdict.sentence.contains("is stopped"), "{}", verdict.sentence);
     let other = app.findings().list().iter().find(|one| one.host != HostId(3)).expect("another finding");
-    assert_eq!(report.verdict_about(other), None);
+    assert_eq!(other.verdict, None);
 }

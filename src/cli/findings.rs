@@ -10,15 +10,16 @@ use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{Prompter, wait_until};
 use super::{CommandError, ExitSignals, print};
 use crate::cli::arguments::{FindingsArgs, Level};
-use crate::collect::{HostTasks, HostUpdates};
+use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::Thresholds;
+use crate::diagnosis::proof::investigations::Investigations;
 use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
-use crate::fleet::{Clock, Fleet, Link, Moment};
+use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
 use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
 use crate::share::NeededFacts;
 use crate::store::Directories;
-use crate::wire::SafeText;
+use crate::wire::{Reply, SafeText};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -48,6 +49,7 @@ pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<
         printer: Printer::new(arguments.min_severity, arguments.json, start),
         // Only `--watch` notifies, since otherwise the findings are printed anyway; there is no screen to show a bell
         // on.
+        investigations: arguments.watch.then(Investigations::default),
         notifier: arguments.watch.then(|| Notifier::new(&notifications, false, false)),
     };
     // The state of a simulated fleet is not saved.
@@ -69,7 +71,7 @@ pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<
     let wall_time = span.map(|span| span.div_f64(clock.speed()));
     let code = tokio::select! {
         code = exit_signals.next() => Some(code),
-        watched = run.watch(&mut updates, prompter, wall_time, state_file.as_mut()) => {
+        watched = run.watch(&host_tasks, &mut updates, prompter, wall_time, state_file.as_mut()) => {
             watched?;
             None
         }
@@ -166,6 +168,8 @@ struct FindingsRun {
     clock: Clock,
     start: Moment,
     printer: Printer,
+    /// The examinations of jobs that look hung, only with `--watch`.
+    investigations: Option<Investigations>,
     /// Only with `--watch`.
     notifier: Option<Notifier>,
 }
@@ -174,6 +178,7 @@ impl FindingsRun {
     /// Applies updates and ticks until the time is over. Time with an open prompt does not count.
     async fn watch(
         &mut self,
+        host_tasks: &HostTasks,
         updates: &mut HostUpdates,
         mut prompter: Prompter,
         span: Option<Duration>,
@@ -199,11 +204,16 @@ impl FindingsRun {
                         self.save_state(state_file, now);
                     }
                     let _nothing_to_ring = self.notifier.as_mut().and_then(|it| it.tick(&self.fleet, now));
-                    self.engine.tick(&self.fleet, now)
+                    let transitions = self.engine.tick(&self.fleet, now);
+                    self.examine_suspects(host_tasks);
+                    transitions
                 }
                 update = updates.recv() => match update {
                     Some((id, update)) => {
                         let now = self.clock.now();
+                        if let HostUpdate::Reply(reply) = &update {
+                            self.take_reply(id, reply, host_tasks);
+                        }
                         self.fleet.apply(id, update, now);
                         self.engine.evaluate_host(&self.fleet, id, now)
                     }
@@ -218,6 +228,24 @@ impl FindingsRun {
                     self.printer.transition(transition, finding)?;
                 }
             }
+        }
+    }
+
+    /// Sends the requests that are due about jobs that look hung.
+    fn examine_suspects(&mut self, host_tasks: &HostTasks) {
+        let Some(investigations) = &mut self.investigations else { return };
+        let requests = investigations.requests_due(&self.fleet, &mut self.engine, None, self.clock.now());
+        for (host, request) in requests {
+            // A request that the task does not take fails like one without a reply.
+            let _taken = host_tasks.command(host, Command::Request(request));
+        }
+    }
+
+    /// Takes the reply to such a request.
+    fn take_reply(&mut self, host: HostId, reply: &Reply, host_tasks: &HostTasks) {
+        let Some(investigations) = &mut self.investigations else { return };
+        if investigations.take_reply(host, reply, &self.fleet, &mut self.engine, self.clock.now()) {
+            self.examine_suspects(host_tasks);
         }
     }
 

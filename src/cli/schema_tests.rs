@@ -142,6 +142,8 @@ fn hosts() -> Value {
         "note": { "type": "string" },
         "reserved": { "type": "string", "pattern": r"^[0-9,\s-]*$" },
         "signals": choice(&["none", "own", "all"]),
+        "examine": choice(&["automatic", "asked"]),
+        "ras": choice(&["safe", "ask", "never"]),
         "shared_account": { "type": "boolean" },
         "share": choice(&["none", "names", "commands"]),
         "role": choice(&["serving", "training"]),

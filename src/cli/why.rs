@@ -9,7 +9,7 @@ use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::{WhyArgs, WhyTarget};
 use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::{HostConfig, Thresholds, did_you_mean};
-use crate::diagnosis::proof::investigation::{Investigation, Progress};
+use crate::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
 use crate::diagnosis::proof::{JobEvidence, Outcome, Verdict, judge};
 use crate::diagnosis::{Engine, Finding, FindingPhase};
 use crate::fleet::{Clock, Host, HostId, HostUpdate, JobKey, Moment};
@@ -105,7 +105,8 @@ impl WhyRun {
             let Some((host, job)) = self.worst_hang() else { return Ok(None) };
             (host, job)
         };
-        let mut investigation = Investigation::new(self.one_shot.fleet(), host, &job, arguments.ask_ras, 1);
+        let ras_queries = if arguments.ask_ras { RasQueries::AcceptRisk } else { RasQueries::AsConfigured };
+        let mut investigation = Investigation::new(self.one_shot.fleet(), host, &job, ras_queries, 1);
         if !investigation.has_own_ranks() {
             return Err(self.not_own(host, &job));
         }
@@ -291,7 +292,7 @@ mod tests {
     fn progress_tells_what_is_likely_so_far() {
         let fleet = fleet(vec![vec![process(7, "python train.py", &[(0, 40)])]]);
         let job = fleet.hosts()[0].processes().next().expect("a process").info.job.clone();
-        let investigation = Investigation::new(&fleet, HostId(0), &job, false, 1);
+        let investigation = Investigation::new(&fleet, HostId(0), &job, RasQueries::AsConfigured, 1);
         let mut so_far = judge(&JobEvidence::default());
         let text = |progress, so_far: &Verdict| progress_text(&investigation, progress, so_far, at(3.0), 1.0);
         assert_eq!(text(Progress::FirstReading, &so_far).as_deref(), Some("examining 1 process on 1 host"));

@@ -1,7 +1,7 @@
 //! Tests of whole files.
 
 use super::*;
-use crate::config::{Backend, Hop, ProbeChoice, RULES, Thresholds};
+use crate::config::{Backend, ExamineRule, Hop, ProbeChoice, RULES, RasRule, Thresholds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,7 @@ hosts.toml:6:1: unknown key `adress`
 hosts.toml:7:1: unknown key `frobnicate`
   7 | frobnicate = 1
     | ^^^^^^^^^^
-    = hint: the keys are name, address, port, user, identity_file, known_hosts, proxy_jump, ssh_config, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, shared_account, share, role, diagnosis
+    = hint: the keys are name, address, port, user, identity_file, known_hosts, proxy_jump, ssh_config, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, examine, ras, shared_account, share, role, diagnosis
 hosts.toml:9:3: unknown key `host`
   9 | [[host]]
     |   ^^^^
@@ -166,6 +166,8 @@ fn every_kind_of_bad_value_has_a_message() {
         ("nvml_library = \"/a\\nb\"", "3:16: the path contains control characters"),
         ("allow_shm = \"yes\"", "3:13: `allow_shm` must be true or false, not a string"),
         ("signals = \"mine\"", "3:11: `signals` cannot be \"mine\""),
+        ("examine = \"never\"", "3:11: `examine` cannot be \"never\""),
+        ("ras = \"always\"", "3:7: `ras` cannot be \"always\""),
         ("shared_account = 1", "3:18: `shared_account` must be true or false, not an integer"),
         ("tags = \"a\"", "3:8: `tags` must be an array of strings, not a string"),
         ("tags = [\"a b\"]", "3:9: `a b` is not one word"),
@@ -235,6 +237,15 @@ proptest::proptest! {
             assert!(error.to_string().starts_with("hosts.toml:"));
         }
     }
+}
+
+#[test]
+fn examinations_follow_the_host_then_the_default() {
+    let text = "[defaults]\nras = \"never\"\nexamine = \"asked\"\n[[hosts]]\nname = \"a\"\nras = \"ask\"\n\
+                [[hosts]]\nname = \"b\"\nexamine = \"automatic\"\n";
+    let rules: Vec<_> = parse(text).entries.iter().map(|entry| (entry.config.examine, entry.config.ras)).collect();
+    assert_eq!(rules, [(ExamineRule::Asked, RasRule::Ask), (ExamineRule::Automatic, RasRule::Never)]);
+    assert_eq!(HostConfig::named("c").ras, RasRule::Safe);
 }
 
 #[test]

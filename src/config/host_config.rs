@@ -47,6 +47,10 @@ pub struct HostConfig {
     pub reserved: Vec<u32>,
     /// The processes that may be sent signals.
     pub signals: SignalRule,
+    /// When jobs are examined.
+    pub examine: ExamineRule,
+    /// When NCCL RAS is queried.
+    pub ras: RasRule,
     /// Several people share this account, so a process of the same user may belong to someone else.
     pub shared_account: bool,
     /// How much of the processes on this host a collector shares with other accounts.
@@ -109,6 +113,44 @@ pub enum SignalRule {
     All,
 }
 
+/// When the processes of a job are examined. Only those of the login user ever are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExamineRule {
+    /// When the job looks hung, and when somebody asks.
+    #[default]
+    Automatic,
+    /// When somebody asks: `gpufleet why`, or `W` on the screen.
+    Asked,
+}
+
+/// When NCCL RAS is queried. Some versions of NCCL crash the job that is queried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RasRule {
+    /// Whenever the job is examined, if no known fault of its NCCL makes the query dangerous.
+    #[default]
+    Safe,
+    /// With `gpufleet why --ask-ras`.
+    Ask,
+    /// Never.
+    Never,
+}
+
+impl RasRule {
+    /// The word in hosts.toml.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Ask => "ask",
+            Self::Never => "never",
+        }
+    }
+
+    /// The rule with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Safe, Self::Ask, Self::Never].into_iter().find(|rule| rule.word() == word)
+    }
+}
+
 /// Where the probe comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ProbeChoice {
@@ -150,6 +192,8 @@ impl HostConfig {
             note: None,
             reserved: Vec::new(),
             signals: SignalRule::Own,
+            examine: ExamineRule::default(),
+            ras: RasRule::default(),
             shared_account: false,
             sharing: Sharing::default(),
             thresholds: None,

@@ -20,7 +20,7 @@ mod values;
 pub use crate::wire::shell::shell_word;
 pub use diagnostic::{Diagnostic, FileDiagnostics, did_you_mean, nearest};
 pub use file::{HostEntry, HostsFile, MAX_FILE_BYTES, SourceLocation};
-pub use host_config::{Backend, HostConfig, ProbeChoice, Sharing, SignalRule};
+pub use host_config::{Backend, ExamineRule, HostConfig, ProbeChoice, RasRule, Sharing, SignalRule};
 pub use notifications::{MinSeverity, Notifications, Rate};
 pub use prices::{MAX_PRICE, Prices};
 pub use select::{Overrides, SelectError, Selection, select};

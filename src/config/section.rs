@@ -6,7 +6,10 @@ use super::values::{
     ParseContext, SpannedValue, boolean, mismatch, not_among, parse_indexes, parse_interval, parse_path, spanned, text,
     unknown_key,
 };
-use super::{Backend, Diagnostic, Hop, HostConfig, ProbeChoice, Sharing, SignalRule, Thresholds, parse_hops};
+use super::{
+    Backend, Diagnostic, ExamineRule, Hop, HostConfig, ProbeChoice, RasRule, Sharing, SignalRule, Thresholds,
+    parse_hops,
+};
 use crate::wire::SafeText;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,7 +19,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of a `[[hosts]]` section. `[defaults]` takes the same keys except `name`.
-pub(super) const KEYS: [&str; 22] = [
+pub(super) const KEYS: [&str; 24] = [
     "name",
     "address",
     "port",
@@ -35,6 +38,8 @@ pub(super) const KEYS: [&str; 22] = [
     "note",
     "reserved",
     "signals",
+    "examine",
+    "ras",
     "shared_account",
     "share",
     "role",
@@ -83,6 +88,8 @@ pub(super) struct Section {
     note: Option<SafeText>,
     reserved: Option<Vec<u32>>,
     signals: Option<SignalRule>,
+    examine: Option<ExamineRule>,
+    ras: Option<RasRule>,
     shared_account: Option<bool>,
     sharing: Option<Sharing>,
     is_serving: Option<bool>,
@@ -134,6 +141,8 @@ impl Section {
             "note" => self.note = Some(SafeText::new(text("note", value)?)),
             "reserved" => self.reserved = Some(parse_indexes(text("reserved", value)?, at)?),
             "signals" => self.signals = Some(signals(text("signals", value)?, at)?),
+            "examine" => self.examine = Some(examine(text("examine", value)?, at)?),
+            "ras" => self.ras = Some(ras(text("ras", value)?, at)?),
             "shared_account" => self.shared_account = Some(boolean("shared_account", value)?),
             "share" => self.sharing = Some(sharing(text("share", value)?, at)?),
             "role" => self.is_serving = Some(role(value)?),
@@ -180,6 +189,8 @@ impl Section {
                 .or_else(|| file_scope.signals_of(&host_tags))
                 .or(defaults.signals)
                 .unwrap_or(built_in.signals),
+            examine: self.examine.or(defaults.examine).unwrap_or(built_in.examine),
+            ras: self.ras.or(defaults.ras).unwrap_or(built_in.ras),
             shared_account: self.shared_account.or(defaults.shared_account).unwrap_or(built_in.shared_account),
             sharing: self.sharing.or(defaults.sharing).unwrap_or(built_in.sharing),
             thresholds,
@@ -257,6 +268,18 @@ pub(super) fn signals(word: &str, at: Range<usize>) -> Result<SignalRule, Diagno
         "all" => Ok(SignalRule::All),
         _ => Err(not_among("signals", word, at, &["none", "own", "all"])),
     }
+}
+
+fn examine(word: &str, at: Range<usize>) -> Result<ExamineRule, Diagnostic> {
+    match word {
+        "automatic" => Ok(ExamineRule::Automatic),
+        "asked" => Ok(ExamineRule::Asked),
+        _ => Err(not_among("examine", word, at, &["automatic", "asked"])),
+    }
+}
+
+fn ras(word: &str, at: Range<usize>) -> Result<RasRule, Diagnostic> {
+    RasRule::from_word(word).ok_or_else(|| not_among("ras", word, at, &["safe", "ask", "never"]))
 }
 
 fn sharing(word: &str, at: Range<usize>) -> Result<Sharing, Diagnostic> {

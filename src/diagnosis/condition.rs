@@ -1,7 +1,7 @@
 //! One condition of one target: how a rule evaluates it, and the phases of the finding made of it.
 
 use super::finding::{FLEET, FindingDetails, FindingTarget};
-use super::{Confidence, Finding, FindingPhase, Severity, Transition};
+use super::{Confidence, Finding, FindingPhase, FindingVerdict, Severity, Transition};
 use crate::fleet::{HostId, Moment};
 use crate::wire::SafeText;
 use std::time::Duration;
@@ -74,6 +74,16 @@ impl Escalation {
         self.0[0].unwrap_or((Severity::Info, 0.0))
     }
 
+    /// The seconds after which a warning or worse is first reached.
+    pub(super) fn warns_after(&self) -> Option<f64> {
+        self.0
+            .iter()
+            .flatten()
+            .filter(|(severity, _)| *severity >= Severity::Warn)
+            .map(|(_, after)| *after)
+            .reduce(f64::min)
+    }
+
     pub(super) fn reached(&self, run: &Run, t: f64) -> Option<Severity> {
         self.0.iter().flatten().filter(|(_, after)| run.reaches(t, *after)).map(|(severity, _)| *severity).max()
     }
@@ -104,6 +114,8 @@ impl Evaluation {
     }
 }
 
+/// How long a verdict is valid. It is renewed every ten minutes.
+const VERDICT_SECONDS: f64 = 1500.0;
 /// The number of phase changes within [`FLAP_WINDOW`] that makes a finding flap.
 const FLAP_CHANGES: usize = 4;
 /// In seconds. A flapping finding clears after it was steady for this long.
@@ -173,6 +185,9 @@ impl Condition {
             self.changes[FLAP_CHANGES - 1] = t;
             self.is_flapping |= t - self.changes[0] <= FLAP_WINDOW;
         }
+        if phase == FindingPhase::Clear {
+            self.finding.verdict = None;
+        }
         self.phase = phase;
         self.changed_at = t;
     }
@@ -228,7 +243,7 @@ impl Condition {
         }
         (finding.sentence, finding.figures, finding.next_check) = <(SafeText, SafeText, SafeText)>::default();
         (finding.gpus, finding.processes) = (Vec::new(), Vec::new());
-        (finding.job, finding.user) = (None, None);
+        (finding.job, finding.user, finding.verdict) = (None, None, None);
     }
 
     /// Whether a flapping finding stays until it was steady for long. A job that works is not hung, however often it
@@ -275,13 +290,25 @@ impl Condition {
         }
     }
 
+    /// The severity as seen from outside.
+    fn published_severity(&self) -> Severity {
+        self.finding.verdict.as_ref().map_or(self.severity, |verdict| verdict.limit(self.severity))
+    }
+
     pub(super) fn publish(&mut self, sample_time: SampleTime) -> Option<Transition> {
         let (from, to) = (self.finding.phase, self.published_phase());
-        let has_changed = from != to || (self.severity != self.finding.severity && to != FindingPhase::Clear);
-        self.finding.severity = self.severity;
+        let is_outdated =
+            |verdict: &mut Box<FindingVerdict>| sample_time.now.since(verdict.at) > seconds(VERDICT_SECONDS);
+        self.finding.verdict.take_if(is_outdated);
+        let severity = self.published_severity();
+        let has_changed = from != to || (severity != self.finding.severity && to != FindingPhase::Clear);
+        self.finding.severity = severity;
+        if let Some(verdict) = &self.finding.verdict {
+            self.finding.confidence = verdict.raise(self.finding.confidence);
+        }
         self.finding.is_flapping = self.is_flapping;
         self.finding.is_preexisting =
-            self.initial_severity.is_some_and(|initial_severity| self.severity <= initial_severity);
+            self.initial_severity.is_some_and(|initial_severity| severity <= initial_severity);
         if self.phase == FindingPhase::Clear {
             self.is_inhibited = false;
         }
@@ -292,9 +319,9 @@ impl Condition {
         self.finding.phase = to;
         let notify = to == FindingPhase::Firing
             && self.finding.is_alerting()
-            && (is_reminder || self.notified_severity.is_none_or(|notified| notified < self.severity));
+            && (is_reminder || self.notified_severity.is_none_or(|notified| notified < severity));
         if notify {
-            self.notified_severity = Some(self.severity);
+            self.notified_severity = Some(severity);
         }
         Some(Transition {
             at: sample_time.now,
@@ -304,10 +331,10 @@ impl Condition {
             host_name: self.finding.hosts.first().map_or_else(|| FLEET.into(), |(_, name)| name.clone()),
             from,
             to,
-            severity: self.severity,
+            severity,
             notify,
             is_reminder,
-            sentence: self.finding.sentence.clone(),
+            sentence: self.finding.sentence_with_verdict(),
         })
     }
 }

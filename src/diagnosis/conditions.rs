@@ -7,7 +7,7 @@
 use super::condition::{Condition, Evaluation, Run, SampleTime, seconds};
 use super::finding::{FindingDetails, FindingTarget, fingerprint};
 use super::notification_state::{NotificationState, RENOTIFY_AFTER};
-use super::{Confidence, Finding, FindingPhase, RuleId, Severity, Transition};
+use super::{Confidence, Finding, FindingPhase, FindingVerdict, RuleId, Severity, Transition};
 use crate::fleet::{Host, HostId, JobKey, Moment};
 use crate::wire::SafeText;
 
@@ -73,6 +73,7 @@ impl Conditions {
             condition.enter(FindingPhase::Pending, sample_time.t);
             condition.run = begun;
             condition.initial_severity = None;
+            condition.finding.verdict = None;
         } else if condition.last_sample != sample {
             condition.run.covered += sample_time.dt;
         }
@@ -106,6 +107,8 @@ impl Conditions {
         condition.finding.due = (condition.phase == FindingPhase::Pending).then(|| {
             sample_time.now.plus(seconds(evaluation.escalation.first().1 - (sample_time.t - condition.run.since)))
         });
+        let is_warning = reached.is_some_and(|reached| reached >= Severity::Warn);
+        condition.finding.warns_after = evaluation.escalation.warns_after().filter(|_| !is_warning).map(seconds);
         condition.touch(sample_time);
         if is_new
             || condition.severity != before
@@ -308,6 +311,16 @@ impl Conditions {
             let cleared = (condition.phase == FindingPhase::Clear).then_some(condition.changed_at);
             Some((&condition.finding.id, condition.notified_severity?, cleared))
         })
+    }
+
+    /// Adds the verdict of an examination to a finding. It changes what is published with the next sample.
+    pub(super) fn set_verdict(&mut self, id: &SafeText, verdict: FindingVerdict) {
+        let is_it = |condition: &&mut Condition| {
+            condition.finding.id == *id && condition.phase != FindingPhase::Clear && condition.finding.rule.is_hang()
+        };
+        if let Some(condition) = self.all.iter_mut().find(is_it) {
+            condition.finding.verdict = Some(Box::new(verdict));
+        }
     }
 
     /// Whether the condition with this fingerprint is not clear, inhibited or not.

@@ -12,8 +12,8 @@ use super::rules::{self, FleetWide};
 use super::saved_state::{MAX_ENTRIES, SAVED_STATE_VERSION, SavedJobEnd, SavedState};
 use super::track::{GpuTrack, JobTrack, ProcessTrack};
 use super::{
-    Finding, FindingNotification, FindingPhase, NotJudged, RuleId, Severity, StateTracker, Transition, UnusedReason,
-    not_judged,
+    Finding, FindingNotification, FindingPhase, FindingVerdict, NotJudged, RuleId, Severity, StateTracker, Transition,
+    UnusedReason, not_judged,
 };
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, ProcessKey, distributed_jobs};
@@ -144,6 +144,14 @@ impl Engine {
         Arc::make_mut(&mut self.notification_state).snooze(&finding, span, now);
         self.apply_notification_state_at(now);
         true
+    }
+
+    /// Adds the verdict of an examination to a finding about a job that hangs. The next sample of the host publishes what it
+    /// changes: the severity and the confidence.
+    pub fn set_verdict(&mut self, id: &SafeText, verdict: &FindingVerdict) {
+        for diagnosis in &mut self.hosts {
+            diagnosis.conditions.set_verdict(id, verdict.clone());
+        }
     }
 
     /// Ends a snooze at the request of the user. No notification follows.
@@ -322,7 +330,8 @@ impl Engine {
     /// The GPUs of a host that hang according to a finding under another host of their job, as in [`finding_states`]. The
     /// other host may be out of reach: a GPU that works again does not hang.
     fn states_from_peers(&self, diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuState, Moment)> {
-        let firing = self.peer_hangs(host.id).filter(|finding| finding.phase == FindingPhase::Firing);
+        let firing =
+            self.peer_hangs(host.id).filter(|finding| finding.phase == FindingPhase::Firing && !finding.moves());
         let states = firing.flat_map(|finding| {
             hosted_gpus(finding, host).map(move |position| (position, GpuState::Hung, finding.since))
         });
@@ -483,7 +492,7 @@ fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuStat
     let mut finding_states = Vec::new();
     for (_, finding) in diagnosis.conditions.findings() {
         let state = match (finding.rule, finding.phase) {
-            (rule, FindingPhase::Firing) if rule.is_hang_at_low_power() => GpuState::Hung,
+            (rule, FindingPhase::Firing) if rule.is_hang_at_low_power() && !finding.moves() => GpuState::Hung,
             (RuleId::IdleHog, FindingPhase::Pending | FindingPhase::Firing) => GpuState::Idle,
             _ => continue,
         };

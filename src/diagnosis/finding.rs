@@ -1,6 +1,7 @@
 //! Findings and their transitions.
 
 use super::RuleId;
+use super::proof::{CulpritRank, Outcome, Verdict};
 use crate::fleet::{HostId, JobKey, Moment, ProcessKey};
 use crate::wire::SafeText;
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ pub enum Confidence {
     Suspected,
     /// The readings have no other known explanation.
     Likely,
-    /// The driver or the kernel reports it.
+    /// The driver or the kernel reports it, or an examination of the job proves it.
     Certain,
 }
 
@@ -83,6 +84,64 @@ impl FindingPhase {
 /// example at the end of an epoch. Ten seconds without a healthy reading are at least two readings: a condition that a
 /// single reading meets has lasted for no time.
 const SUSPECTED_AFTER: Duration = Duration::from_secs(10);
+
+/// What an examination of the processes of a job has shown, for a finding about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FindingVerdict {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The verdict in one sentence without a full stop.
+    pub sentence: SafeText,
+    /// The ranks that hold the job up, the first few; empty if they are not known.
+    pub culprits: Vec<CulpritRank>,
+    /// When the last reading for it was made.
+    pub at: Moment,
+}
+
+impl FindingVerdict {
+    /// The verdict of an examination that ended now.
+    pub fn new(verdict: &Verdict, now: Moment) -> Self {
+        let culprits = verdict.culprit.iter().flat_map(|culprit| &culprit.ranks);
+        Self {
+            outcome: verdict.outcome,
+            sentence: verdict.sentence.clone(),
+            culprits: culprits.take(MAX_VERDICT_CULPRITS).cloned().collect(),
+            at: now,
+        }
+    }
+
+    /// The verdict for people, with its strength, if it says more than the finding does: `rank 3 (pid 71 on gpu-01, GPU 3) is
+    /// stopped (likely)`.
+    pub fn text(&self) -> Option<SafeText> {
+        match self.outcome {
+            Outcome::Proven | Outcome::Likely => Some(format!("{} ({})", self.sentence, self.outcome.word()).into()),
+            Outcome::WaitsForRank | Outcome::NotHung => Some(self.sentence.clone()),
+            Outcome::Suspected | Outcome::NothingKnown => None,
+        }
+    }
+
+    /// The severity that a finding has with this verdict: a job that moves is slow at most, and one that waits for a rank at
+    /// work may go on by itself.
+    pub(super) fn limit(&self, severity: Severity) -> Severity {
+        match self.outcome {
+            Outcome::NotHung => severity.min(Severity::Info),
+            Outcome::WaitsForRank => severity.min(Severity::Warn),
+            Outcome::Proven | Outcome::Likely | Outcome::Suspected | Outcome::NothingKnown => severity,
+        }
+    }
+
+    /// The confidence that a finding has with this verdict.
+    pub(super) fn raise(&self, confidence: Confidence) -> Confidence {
+        match self.outcome {
+            Outcome::Proven => Confidence::Certain,
+            Outcome::Likely => confidence.max(Confidence::Likely),
+            Outcome::WaitsForRank | Outcome::NotHung | Outcome::Suspected | Outcome::NothingKnown => confidence,
+        }
+    }
+}
+
+/// The number of culprits that a finding names.
+const MAX_VERDICT_CULPRITS: usize = 4;
 
 /// One GPU of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,6 +191,11 @@ pub struct Finding {
     pub fired_at: Option<Moment>,
     /// When a pending finding will fire if the condition continues to hold.
     pub due: Option<Moment>,
+    /// How long the condition must hold until the finding is a warning or worse. `None` if it is one already, or will never be
+    /// one.
+    pub warns_after: Option<Duration>,
+    /// What an examination of the job has shown. Only findings about jobs that hang have one.
+    pub verdict: Option<Box<FindingVerdict>>,
     /// The host that the finding is listed under. It means nothing if `hosts` is empty.
     pub host: HostId,
     /// All hosts concerned, with their names; the first is `host`. Empty if a finding about the fleet as a whole names no
@@ -198,6 +262,19 @@ impl Finding {
             && !self.is_frozen
     }
 
+    /// Whether an examination has shown that the job moves.
+    pub fn moves(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.outcome == Outcome::NotHung)
+    }
+
+    /// The evidence, after the verdict of an examination if that says more.
+    pub fn sentence_with_verdict(&self) -> SafeText {
+        match self.verdict.as_deref().and_then(FindingVerdict::text) {
+            Some(verdict) => format!("{verdict}; {}", self.sentence).into(),
+            None => self.sentence.clone(),
+        }
+    }
+
     /// The severity by which findings are sorted. Nobody waits for memory that lies idle, however long: a critical
     /// idle-hog ranks as a warning, after the jobs that hang.
     pub fn rank_severity(&self) -> Severity {
@@ -243,6 +320,8 @@ impl Finding {
             updated: now,
             fired_at: None,
             due: None,
+            warns_after: None,
+            verdict: None,
             host,
             hosts: Vec::new(),
             gpus: Vec::new(),

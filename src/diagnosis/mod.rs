@@ -31,7 +31,8 @@ mod track;
 
 pub use engine::Engine;
 pub use finding::{
-    Confidence, Finding, FindingGpu, FindingNotification, FindingPhase, FindingProcess, Severity, SnoozeEnd, Transition,
+    Confidence, Finding, FindingGpu, FindingNotification, FindingPhase, FindingProcess, FindingVerdict, Severity,
+    SnoozeEnd, Transition,
 };
 pub use gpu_state::{StateTracker, UnusedReason};
 pub use not_judged::NotJudged;

@@ -14,10 +14,10 @@
 //! 1 finding, 1 pending; 6 hosts watched for 30 s
 //! ```
 
-use super::json::{JsonError, JsonFinding, rfc3339, rounded};
+use super::json::{JsonError, JsonFinding, JsonFindingVerdict, rfc3339, rounded};
 use super::paint::{Paint, Tone};
 use super::report::{has_reported, no_answer_text};
-use crate::diagnosis::{Finding, FindingPhase, NotJudged, RuleId, Severity, SnoozeEnd, Transition};
+use crate::diagnosis::{Finding, FindingPhase, FindingVerdict, NotJudged, RuleId, Severity, SnoozeEnd, Transition};
 use crate::fleet::{Fleet, Host, Misbehavior, Moment};
 use crate::wire::SafeText;
 use crate::wire::format::{DurationStyle, duration};
@@ -157,6 +157,7 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
         }
     };
     line("", &finding.sentence);
+    line("why:    ", &finding.verdict.as_deref().and_then(FindingVerdict::text).unwrap_or_default());
     line("next:   ", &finding.next_check);
     line("unless: ", finding.not);
     text
@@ -300,8 +301,10 @@ pub struct JsonTransition {
     pub pids: Vec<u32>,
     /// The owner of the processes.
     pub user: Option<SafeText>,
-    /// The evidence in one sentence.
+    /// The evidence in one sentence, after the verdict of an examination if there is one.
     pub sentence: SafeText,
+    /// What an examination of the job has shown; `null` without one.
+    pub verdict: Option<JsonFindingVerdict>,
 }
 
 impl JsonFindings {
@@ -364,6 +367,7 @@ impl JsonTransition {
             pids: finding.iter().flat_map(|finding| &finding.processes).map(|process| process.key.pid).collect(),
             user: finding.and_then(|finding| finding.user.clone()),
             sentence: transition.sentence.clone(),
+            verdict: finding.and_then(JsonFindingVerdict::of),
         }
     }
 }

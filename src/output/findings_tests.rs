@@ -8,6 +8,7 @@ fn the_list_as_text() {
         let expected = "\
 crit  hgx-01  stuck-spin, likely, for 14 min
       GPUs 0-1 read 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung
+      why:    rank 1 (pid 4313 on hgx-01, GPU 1) never launched AllReduce 61 to 64 (proven)
       next:   py-spy dump --pid 4312
       unless: a checkpoint: no rank writes
 warn  hgx-02  disk-full, certain, for at least 30 s, already present at the first sample, snoozed for 59 min

@@ -3,8 +3,10 @@
 use super::Report;
 use super::findings::FindingsReport;
 use crate::config::{HostConfig, Sharing};
+use crate::diagnosis::proof::{CulpritRank, Outcome};
 use crate::diagnosis::{
-    Confidence, Finding, FindingGpu, FindingPhase, FindingProcess, NotJudged, RuleId, Severity, SnoozeEnd, Transition,
+    Confidence, Finding, FindingGpu, FindingPhase, FindingProcess, FindingVerdict, NotJudged, RuleId, Severity,
+    SnoozeEnd, Transition,
 };
 use crate::fleet::{
     ConnectPhase, Fleet, GpuState, HostId, HostUpdate, JobKey, LinkError, LinkErrorKind, Moment, ProcessKey,
@@ -58,12 +60,12 @@ fn findings() -> (Finding, Finding, Finding) {
     let mut watched = hang.clone();
     watched.id = "idle-hog/hgx-01/slurm:3385".into();
     (watched.rule, watched.severity, watched.phase) = (RuleId::IdleHog, Severity::Info, FindingPhase::Pending);
-    (watched.fired_at, watched.due) = (None, Some(moment(1800.0)));
+    (watched.verdict, watched.fired_at, watched.due) = (None, None, Some(moment(1800.0)));
     watched.sentence = "GPU 3 idle > 30 min with 12 GiB held".into();
     let mut suspicion = hang.clone();
     suspicion.id = "stuck-spin/hgx-01/launcher:2028".into();
     (suspicion.severity, suspicion.phase, suspicion.since) = (Severity::Warn, FindingPhase::Pending, moment(-90.0));
-    (suspicion.fired_at, suspicion.due) = (None, Some(moment(210.0)));
+    (suspicion.verdict, suspicion.fired_at, suspicion.due) = (None, None, Some(moment(210.0)));
     suspicion.gpus.truncate(1);
     suspicion.set_lasted(Duration::from_secs(90));
     suspicion.sentence = "GPU 0 reads 100 % busy for 90 s but draws 104 W of 700 W: train.py looks hung".into();
@@ -242,6 +244,19 @@ pub(super) fn hang() -> Finding {
     finding.sentence = "GPUs 0-1 read 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung".into();
     finding.next_check = "py-spy dump --pid 4312".into();
     finding.not = "a checkpoint: no rank writes";
+    let culprit = CulpritRank {
+        world_rank: Some(1),
+        pid: Some(4313),
+        host: Some("hgx-01".into()),
+        gpu: Some(1),
+        ..CulpritRank::default()
+    };
+    finding.verdict = Some(Box::new(FindingVerdict {
+        outcome: Outcome::Proven,
+        sentence: "rank 1 (pid 4313 on hgx-01, GPU 1) never launched AllReduce 61 to 64".into(),
+        culprits: vec![culprit],
+        at: moment(-480.0),
+    }));
     finding
 }
 

@@ -4,6 +4,7 @@
 //! A missing value is `null`. Names and units are those of the wire protocol.
 
 use super::report::{GpuView, Report, has_reported, no_answer_text};
+use super::why::JsonCulpritRank;
 use crate::diagnosis::{Finding, SnoozeEnd};
 use crate::fleet::{Fleet, Host, HostId, LinkError, LinkErrorKind, Misbehavior, Moment, Process};
 use crate::wire::{
@@ -520,6 +521,8 @@ pub struct JsonFinding {
     pub mine: bool,
     /// The evidence in one sentence.
     pub sentence: SafeText,
+    /// What an examination of the job has shown; `null` without one.
+    pub verdict: Option<JsonFindingVerdict>,
     /// The next thing to check.
     pub next_check: SafeText,
     /// A harmless explanation that does not apply.
@@ -534,6 +537,33 @@ pub struct JsonFinding {
     pub snoozed: bool,
     /// The end of the snooze, RFC 3339; `null` without a snooze or if it lasts until the finding changes.
     pub snoozed_until: Option<String>,
+}
+
+/// What an examination of the processes of a job has shown.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct JsonFindingVerdict {
+    /// `proven`, `likely`, `suspected`, `waits_for_rank`, `not_hung` or `nothing_known`.
+    pub outcome: &'static str,
+    /// The verdict in one sentence.
+    pub sentence: SafeText,
+    /// The ranks that hold the job up, at most 4.
+    pub culprits: Vec<JsonCulpritRank>,
+    /// When it was reached, RFC 3339.
+    pub time: Option<String>,
+}
+
+impl JsonFindingVerdict {
+    /// The verdict about the job of a finding.
+    pub fn of(finding: &Finding) -> Option<Self> {
+        let verdict = finding.verdict.as_deref()?;
+        Some(Self {
+            outcome: verdict.outcome.word(),
+            sentence: verdict.sentence.clone(),
+            culprits: verdict.culprits.iter().map(JsonCulpritRank::new).collect(),
+            time: rfc3339(verdict.at),
+        })
+    }
 }
 
 /// A GPU of a finding.
@@ -597,6 +627,7 @@ impl JsonFinding {
             user: finding.user.clone(),
             mine: finding.is_mine,
             sentence: finding.sentence.clone(),
+            verdict: JsonFindingVerdict::of(finding),
             next_check: finding.next_check.clone(),
             not: finding.not,
             note: finding.is_preexisting,

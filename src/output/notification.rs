@@ -50,7 +50,7 @@ pub fn summary(notification: &Notification) -> SafeText {
     };
     let text = match &notification.news[..] {
         [one] if notification.left_out == 0 => {
-            format!("{} {}: {}", one.transition.severity.word(), host(one), one.finding.sentence)
+            format!("{} {}: {}", one.transition.severity.word(), host(one), one.finding.sentence_with_verdict())
         }
         many => {
             let count = many.len() + notification.left_out as usize;
@@ -122,7 +122,7 @@ mod tests {
 
     fn notification(sentence: &str) -> FindingNotification {
         let mut finding = hang();
-        finding.sentence = sentence.into();
+        (finding.sentence, finding.verdict) = (sentence.into(), None);
         FindingNotification { transition: transitions()[2].clone(), finding }
     }
 
@@ -133,6 +133,10 @@ mod tests {
     #[test]
     fn the_summary_has_the_sentence_of_one_finding_or_the_rules_of_several() {
         assert_eq!(summary(&of(vec![notification("it hangs")], 0)), "crit hgx-01: it hangs");
+        let mut with_verdict = notification("it hangs");
+        with_verdict.finding.verdict = hang().verdict;
+        let verdict = "rank 1 (pid 4313 on hgx-01, GPU 1) never launched AllReduce 61 to 64 (proven)";
+        assert_eq!(summary(&of(vec![with_verdict], 0)).to_string(), format!("crit hgx-01: {verdict}; it hangs"));
         let two = of(vec![notification("a"), notification("b")], 0);
         assert_eq!(summary(&two), "2 findings: crit stuck-spin on hgx-01, crit stuck-spin on hgx-01");
         let many = of((0..5).map(|_| notification("a")).collect(), 7);

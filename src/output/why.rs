@@ -246,21 +246,21 @@ struct JsonCulprit {
 /// One rank that holds a job up.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct JsonCulpritRank {
+pub struct JsonCulpritRank {
     /// Rank in the whole job.
-    world_rank: Option<u32>,
+    pub world_rank: Option<u32>,
     /// Rank in its communicator.
-    rank: Option<u32>,
+    pub rank: Option<u32>,
     /// The pid on its host, or in the job's pid namespace if the host is not watched.
-    pid: Option<u32>,
+    pub pid: Option<u32>,
     /// The name of its host, or the address by which NCCL knows it if the host is not watched.
-    host: Option<SafeText>,
+    pub host: Option<SafeText>,
     /// Whether the process is on a watched host.
-    watched: bool,
+    pub watched: bool,
     /// The index of its GPU.
-    gpu: Option<u32>,
+    pub gpu: Option<u32>,
     /// The operation in which this rank differs, if the ranks took different paths.
-    operation: Option<SafeText>,
+    pub operation: Option<SafeText>,
 }
 
 /// One piece of evidence.
@@ -362,7 +362,8 @@ impl JsonCulprit {
 }
 
 impl JsonCulpritRank {
-    fn new(rank: &CulpritRank) -> Self {
+    /// Builds the JSON of a rank.
+    pub fn new(rank: &CulpritRank) -> Self {
         Self {
             world_rank: rank.world_rank,
             rank: rank.rank,

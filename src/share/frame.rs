@@ -15,7 +15,7 @@
 //!            "alive"
 //! ```
 
-use crate::config::{HostConfig, PARAMETERS, RULES, Thresholds};
+use crate::config::{HostConfig, PARAMETERS, RULES, RasRule, Thresholds};
 use crate::diagnosis::{Confidence, FindingPhase, Severity};
 use crate::fleet::recording::RecordedError;
 use crate::fleet::{HistoryQuery, HistoryReply, JobKey, ProcessKey, StoredHistory};
@@ -236,6 +236,9 @@ pub struct HostInfo {
     pub reserved: Vec<u32>,
     /// Several people share the account.
     pub shared_account: bool,
+    /// When NCCL RAS is queried; absent for the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ras: Option<SafeText>,
     /// The sampling interval in seconds.
     pub interval_seconds: f64,
     /// The `[diagnosis]` tables that apply to it; absent for the defaults.
@@ -308,6 +311,7 @@ impl HostInfo {
             note: config.note.clone(),
             reserved: config.reserved.iter().take(MAX_GPUS).copied().collect(),
             shared_account: config.shared_account,
+            ras: (config.ras != RasRule::default()).then(|| config.ras.word().into()),
             interval_seconds: config.interval.as_secs_f64(),
             thresholds: config.thresholds.as_deref().map(ThresholdsInfo::new),
         }
@@ -320,6 +324,9 @@ impl HostInfo {
         config.note.clone_from(&self.note);
         config.reserved = self.reserved.iter().take(MAX_GPUS).copied().collect();
         config.shared_account = self.shared_account;
+        // The stricter rule applies.
+        let ras = self.ras.as_deref().and_then(RasRule::from_word);
+        config.ras = config.ras.max(ras.unwrap_or_default());
         // Thresholds of the viewer's own hosts.toml have priority.
         let thresholds = config.thresholds.take();
         config.thresholds = thresholds.or_else(|| self.thresholds.as_ref().map(|info| Arc::new(info.thresholds())));

@@ -20,7 +20,7 @@ use super::canvas::{Canvas, LineWriter, Segments};
 use super::format::{ShortString, brief_span, columns, short, span, used_of_total};
 use crate::app::layout::findings_layout;
 use crate::app::{App, FindingLine, GpuSummary};
-use crate::diagnosis::{Finding, FindingGpu, FindingPhase, RuleId, Severity, SnoozeEnd};
+use crate::diagnosis::{Finding, FindingGpu, FindingPhase, FindingVerdict, RuleId, Severity, SnoozeEnd};
 use crate::fleet::{Moment, gpu_list, program_name};
 use ratatui::layout::{Margin, Rect};
 
@@ -238,8 +238,8 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     let style = if finding.phase == FindingPhase::Pending { theme.dim } else { theme.plain };
     writer.wrapped(&finding.sentence, style);
     writer.labelled("since", LABEL, &since_text(finding, app, now));
-    if let Some(verdict) = app.hang_report().and_then(|report| report.verdict_about(finding)) {
-        writer.labelled("why", LABEL, verdict);
+    if let Some(verdict) = finding.verdict.as_deref().and_then(FindingVerdict::text) {
+        writer.labelled("why", LABEL, &verdict);
     }
     writer.labelled("check", LABEL, &finding.next_check);
     writer.labelled("unless", LABEL, finding.not);

@@ -6,7 +6,7 @@ use super::format::{ShortString, age, memory, or_dash, plural, short, shorten_ho
 use super::list;
 use crate::app::layout::processes_layout;
 use crate::app::{App, ChartSpan, ProcessDetails, Requested};
-use crate::diagnosis::FindingPhase;
+use crate::diagnosis::{FindingPhase, FindingVerdict};
 use crate::fleet::{Host, Moment, Process, ProcessMetric, Row, RowKey, SeriesKey, gpu_list};
 use crate::wire::{Owner, ProcessFacts, SafeText};
 use ratatui::layout::{Margin, Rect};
@@ -128,8 +128,8 @@ fn text_lines(
     for finding in app.findings().of_row(row).take(4) {
         let label = if finding.phase == FindingPhase::Pending { "watched" } else { finding.severity.word() };
         text.add(label, &finding.sentence, plain);
-        if let Some(verdict) = app.hang_report().and_then(|report| report.verdict_about(finding)) {
-            text.add("  why", verdict, plain);
+        if let Some(verdict) = finding.verdict.as_deref().and_then(FindingVerdict::text) {
+            text.add("  why", &verdict, plain);
         }
         text.add("  check", &finding.next_check, plain);
     }

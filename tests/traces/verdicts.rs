@@ -3,7 +3,7 @@
 use super::case_recording::CaseRecording;
 use gpufleet::cli::replay::Replay;
 use gpufleet::diagnosis::FindingPhase;
-use gpufleet::diagnosis::proof::investigation::{Investigation, Progress};
+use gpufleet::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
 use gpufleet::diagnosis::proof::{Outcome, judge};
 use gpufleet::fleet::{Fleet, HostId, JobKey};
 use gpufleet::wire::{Reply, ReplyOutcome, Request};
@@ -84,7 +84,8 @@ impl Examiner {
         }
         self.jobs.push((host, job.clone()));
         // A person who examines a job without a finding may accept the risk of a query.
-        let investigation = Investigation::new(fleet, host, job, rule.is_none(), 1);
+        let ras_queries = if rule.is_none() { RasQueries::AcceptRisk } else { RasQueries::AsConfigured };
+        let investigation = Investigation::new(fleet, host, job, ras_queries, 1);
         if investigation.has_own_ranks() {
             self.active.push((rule, investigation));
         }

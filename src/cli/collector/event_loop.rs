@@ -9,12 +9,14 @@ use crate::cli::heap::MemoryRelease;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{HostTasks, HostUpdates};
+use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::{HostConfig, Notifications};
+use crate::diagnosis::proof::investigations::Investigations;
 use crate::diagnosis::{Engine, Transition};
-use crate::fleet::{Clock, Fleet, HostId};
+use crate::fleet::{Clock, Fleet, HostId, HostUpdate};
 use crate::ssh::Context;
 use crate::store::Directories;
+use crate::wire::Reply;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -39,6 +41,8 @@ pub(in crate::cli) struct Collector {
     clock: Clock,
     host_tasks: HostTasks,
     updates: HostUpdates,
+    /// The examinations of jobs that look hung.
+    investigations: Investigations,
     /// The host of each task, by the id of the task; `None` after the task was stopped.
     host_of_task: Vec<Option<HostId>>,
     notifier: Notifier,
@@ -85,6 +89,7 @@ impl Collector {
             clock,
             host_tasks,
             updates,
+            investigations: Investigations::default(),
             host_of_task: (0..hosts.len() as u32).map(|id| Some(HostId(id))).collect(),
             notifier: Notifier::new(&notifications, false, false),
             notifications,
@@ -129,6 +134,9 @@ impl Collector {
                         let Some((task, update)) = next else { break };
                         // A task that was stopped may have left updates.
                         if let Some(host) = self.host_of_task.get(task.0 as usize).copied().flatten() {
+                            if let HostUpdate::Reply(reply) = &update {
+                                self.take_reply(host, reply);
+                            }
                             let transitions = self.state.apply(host, update, self.clock.now());
                             self.notify(&transitions);
                         }
@@ -144,6 +152,7 @@ impl Collector {
         let now = self.clock.now();
         let transitions = self.state.tick(now);
         self.notify(&transitions);
+        self.examine_suspects();
         let _no_terminal = self.notifier.tick(&self.state.fleet, now);
         self.memory_release.tick();
         let Some(file) = &mut self.state_file else { return };
@@ -153,6 +162,27 @@ impl Collector {
         if file.idle_file().is_some_and(|file| file.is_due(now)) {
             let saved = self.state.engine.to_saved_state(&self.state.fleet, now);
             file.start_write(move |file| file.save(saved, now));
+        }
+    }
+
+    /// Sends the requests that are due about jobs that look hung.
+    fn examine_suspects(&mut self) {
+        let CollectorState { fleet, engine, .. } = &mut self.state;
+        let requests = self.investigations.requests_due(fleet, engine, None, self.clock.now());
+        for (host, request) in requests {
+            let task = self.host_of_task.iter().position(|of_task| *of_task == Some(host));
+            if let Some(task) = task {
+                // A request that the task does not take fails like one without a reply.
+                let _taken = self.host_tasks.command(HostId(task as u32), Command::Request(request));
+            }
+        }
+    }
+
+    /// Takes the reply to such a request.
+    fn take_reply(&mut self, host: HostId, reply: &Reply) {
+        let CollectorState { fleet, engine, .. } = &mut self.state;
+        if self.investigations.take_reply(host, reply, fleet, engine, self.clock.now()) {
+            self.examine_suspects();
         }
     }
 
@@ -189,6 +219,8 @@ impl Collector {
         let before: Vec<Arc<HostConfig>> =
             self.state.fleet.hosts().iter().map(|host| Arc::clone(&host.config)).collect();
         let ids = self.state.set_hosts(hosts, now);
+        // They name hosts by their ids.
+        self.investigations.end_all();
         let mut to_start = Vec::new();
         let mut to_stop = Vec::new();
         for (task, host) in (0..).map(HostId).zip(&mut self.host_of_task) {

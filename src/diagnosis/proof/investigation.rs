@@ -4,6 +4,7 @@
 //! their replies, and [`Investigation::evidence`] returns all that is known by then.
 
 use super::{JobEvidence, LogTail, MIN_APART, RankEvidence, RankGpu, RankReading};
+use crate::config::RasRule;
 use crate::diagnosis::{Engine, Finding};
 use crate::fleet::{DistributedJob, Fleet, Host, HostId, JobKey, Moment, Process, ProcessKey, distributed_jobs};
 use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Reply, ReplyOutcome, Request, SafeText};
@@ -21,6 +22,15 @@ const MAX_AT_A_TIME: usize = 4;
 /// On how many hosts NCCL RAS is tried. Each rank answers for the whole job.
 const MAX_RAS_HOSTS: usize = 4;
 
+/// How often NCCL RAS may be queried in one investigation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RasQueries {
+    /// As `ras` of hosts.toml says.
+    AsConfigured,
+    /// Also where a query may crash the job (`--ask-ras`), unless hosts.toml forbids it.
+    AcceptRisk,
+}
+
 /// Collects the evidence about one job.
 #[derive(Debug, Clone)]
 pub struct Investigation {
@@ -29,7 +39,7 @@ pub struct Investigation {
     ranks: Vec<Rank>,
     /// Ranks beyond [`MAX_RANKS`].
     ranks_left_out: usize,
-    accept_ras_risk: bool,
+    ras_queries: RasQueries,
     /// The rank that answered for NCCL RAS.
     ras_rank: Option<usize>,
     /// The ranks on which NCCL RAS was tried in this round.
@@ -108,8 +118,8 @@ pub enum Progress {
 
 impl Investigation {
     /// Prepares the examination of a job and of its parts on other hosts. `first_id` and those after it must not be the ids
-    /// of other requests. With `accept_ras_risk`, NCCL RAS is queried even where a query may crash the job.
-    pub fn new(fleet: &Fleet, host: HostId, job: &JobKey, accept_ras_risk: bool, first_id: u64) -> Self {
+    /// of other requests. `ras_queries` says when NCCL RAS is queried.
+    pub fn new(fleet: &Fleet, host: HostId, job: &JobKey, ras_queries: RasQueries, first_id: u64) -> Self {
         let is_part = |one: &DistributedJob| one.parts.iter().any(|(id, part)| *id == host && part == job);
         let together = distributed_jobs(fleet).into_iter().find(is_part);
         let (parts, is_likely) =
@@ -141,7 +151,7 @@ impl Investigation {
             name: job_name(fleet, host, job),
             ranks,
             ranks_left_out,
-            accept_ras_risk,
+            ras_queries,
             ras_rank: None,
             ras_tried: Vec::new(),
             queue: VecDeque::new(),
@@ -175,7 +185,7 @@ impl Investigation {
             }
             let id = self.next_id;
             self.next_id += 1;
-            match request(id, &self.ranks[task.rank].key, &task.kind, self.accept_ras_risk) {
+            match request(id, &self.ranks[task.rank].key, &task.kind, self.ras_queries == RasQueries::AcceptRisk) {
                 Some(request) => {
                     requests.push((host, request));
                     self.pending.push(PendingTask { id, sent_at: now, task });
@@ -208,21 +218,53 @@ impl Investigation {
         }
         self.ras_tried.clear();
         let Some(rank) = self.ras_rank.or_else(|| self.next_ras_rank()) else { return };
-        let was_at_work = || self.ranks.iter().any(|rank| engine.was_at_work(rank.host, &rank.key));
-        if self.accept_ras_risk || was_at_work() {
-            self.query_ras(rank);
-        } else {
-            let process = &self.ranks[rank];
-            let command = format!("gpufleet why {}:{} --ask-ras", process.host_name, process.key.pid);
-            let refusal = ExaminationRefusal {
+        match self.ras_refusal(rank, fleet, engine) {
+            None => self.query_ras(rank),
+            Some(refusal) => {
+                let examination = Examination { refused: vec![refusal], ..Examination::default() };
+                self.add_examination(rank, examination, fleet, now);
+            }
+        }
+    }
+
+    /// Returns why NCCL RAS may not be queried through this rank. While a job starts, a query may crash it.
+    fn ras_refusal(&self, rank: usize, fleet: &Fleet, engine: &Engine) -> Option<ExaminationRefusal> {
+        let process = &self.ranks[rank];
+        let command = || format!("gpufleet why {}:{} --ask-ras", process.host_name, process.key.pid);
+        let refusal = |reason: &str, remedy: String, is_risk| {
+            Some(ExaminationRefusal {
                 part: ExaminationPart::Ras,
-                reason: "this gpufleet has not seen the job at work; while a job starts, a query may crash it (NCCL issue 2346)"
-                    .into(),
-                remedy: format!("if the job has worked before: {command}").into(),
-                is_risk: true,
-            };
-            let examination = Examination { refused: vec![refusal], ..Examination::default() };
-            self.add_examination(rank, examination, fleet, now);
+                reason: reason.into(),
+                remedy: remedy.into(),
+                is_risk,
+            })
+        };
+        let accepts_risk = self.ras_queries == RasQueries::AcceptRisk;
+        match fleet.host(process.host).map(|host| host.config.ras).unwrap_or_default() {
+            RasRule::Never => {
+                let remedy = "change it if no job of this host has an NCCL that a query may crash".to_owned();
+                refusal("ras = \"never\" in hosts.toml forbids the query", remedy, false)
+            }
+            _ if accepts_risk => None,
+            RasRule::Ask => {
+                let remedy = format!("to accept the risk that a query crashes the job: {}", command());
+                refusal("ras = \"ask\" in hosts.toml leaves the query to you", remedy, true)
+            }
+            RasRule::Safe if self.ranks.iter().any(|rank| engine.was_at_work(rank.host, &rank.key)) => None,
+            RasRule::Safe => refusal(
+                "this gpufleet has not seen the job at work; while a job starts, a query may crash it (NCCL issue 2346)",
+                format!("if the job has worked before: {}", command()),
+                true,
+            ),
+        }
+    }
+
+    /// Whether hosts.toml permits to query NCCL RAS on the host of this rank.
+    fn may_query_ras(&self, rank: usize, fleet: &Fleet) -> bool {
+        match fleet.host(self.ranks[rank].host).map(|host| host.config.ras).unwrap_or_default() {
+            RasRule::Safe => true,
+            RasRule::Ask => self.ras_queries == RasQueries::AcceptRisk,
+            RasRule::Never => false,
         }
     }
 
@@ -252,7 +294,7 @@ impl Investigation {
         match (reply.outcome, &task.kind) {
             (ReplyOutcome::Examined(examination), TaskKind::Examine(parts)) => {
                 if parts.contains(&ExaminationPart::Ras) {
-                    self.note_ras_answer(task.rank, &examination);
+                    self.note_ras_answer(task.rank, &examination, fleet);
                 }
                 self.add_examination(task.rank, *examination, fleet, now);
             }
@@ -271,7 +313,7 @@ impl Investigation {
     }
 
     /// Tries NCCL RAS on another host after a refusal that concerns only this one.
-    fn note_ras_answer(&mut self, rank: usize, examination: &Examination) {
+    fn note_ras_answer(&mut self, rank: usize, examination: &Examination, fleet: &Fleet) {
         if examination.ras.is_some() {
             self.ras_rank = Some(rank);
             return;
@@ -279,6 +321,7 @@ impl Investigation {
         // The risk is the same on every host.
         if !examination.refused.iter().any(|refusal| refusal.is_risk)
             && let Some(next) = self.next_ras_rank()
+            && self.may_query_ras(next, fleet)
         {
             self.query_ras(next);
         }

@@ -1,7 +1,8 @@
 //! Tests of the requests that an investigation sends and of the readings that it makes of the replies.
 
+use super::RasQueries::{AcceptRisk, AsConfigured};
 use super::*;
-use crate::config::Thresholds;
+use crate::config::{HostConfig, Thresholds};
 use crate::fleet::fixture::{TestProcess, at, fleet, process};
 use crate::wire::{Owner, ProcessExamination, RasReport, StackDump};
 use std::sync::Arc;
@@ -17,9 +18,9 @@ fn engine() -> Engine {
     Engine::new(Arc::new(Thresholds::default()))
 }
 
-fn investigation(fleet: &Fleet, accept_ras_risk: bool) -> Investigation {
+fn investigation(fleet: &Fleet, ras_queries: RasQueries) -> Investigation {
     let job = fleet.hosts()[0].processes().next().expect("a process").info.job.clone();
-    Investigation::new(fleet, HostId(0), &job, accept_ras_risk, 1)
+    Investigation::new(fleet, HostId(0), &job, ras_queries, 1)
 }
 
 /// The host, the pid and the parts of a request, `log` for a log tail.
@@ -57,7 +58,7 @@ use ExaminationPart::{FlightRecorder, Links, Process as ProcessPart, Ras, Stacks
 #[test]
 fn every_rank_is_examined_and_the_ports_of_a_host_once() {
     let fleet = fleet(vec![vec![rank(7, 0, "3385"), rank(8, 1, "3385"), rank(9, 2, "1")], vec![rank(7, 0, "3385")]]);
-    let mut investigation = investigation(&fleet, true);
+    let mut investigation = investigation(&fleet, AcceptRisk);
     let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
     let mut sent: Vec<_> = sent.iter().map(described).collect();
     sent.sort_by_key(|(host, pid, parts)| (*host, *pid, parts.len()));
@@ -80,7 +81,7 @@ fn every_rank_is_examined_and_the_ports_of_a_host_once() {
 #[test]
 fn a_second_round_follows_a_minute_later() {
     let fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
-    let mut investigation = investigation(&fleet, true);
+    let mut investigation = investigation(&fleet, AcceptRisk);
     assert_eq!(investigation.progress(), Progress::FirstReading);
     let first = investigation.requests_due(&fleet, &engine(), at(2.0));
     assert_eq!(first.iter().map(described).collect::<Vec<_>>().len(), 3);
@@ -113,7 +114,7 @@ fn a_second_round_follows_a_minute_later() {
 #[test]
 fn ras_is_not_queried_for_a_job_that_was_not_seen_at_work() {
     let fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
-    let mut investigation = investigation(&fleet, false);
+    let mut investigation = investigation(&fleet, AsConfigured);
     let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
     assert!(sent.iter().map(described).all(|(_, _, parts)| !parts.contains(&Ras)));
     let evidence = investigation.evidence(&fleet, &engine(), None, at(3.0));
@@ -130,9 +131,43 @@ fn ras_is_not_queried_for_a_job_that_was_not_seen_at_work() {
 }
 
 #[test]
+fn hosts_toml_leaves_the_query_of_ras_to_the_user_or_forbids_it() {
+    let refusal = |rule: RasRule, ras_queries| {
+        let mut fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
+        let config = HostConfig { ras: rule, ..(*fleet.hosts()[0].config).clone() };
+        fleet.rearrange(&[Arc::new(config)], at(1.0));
+        let mut investigation = investigation(&fleet, ras_queries);
+        let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
+        let is_sent = sent.iter().map(described).any(|(_, _, parts)| parts.contains(&Ras));
+        let evidence = investigation.evidence(&fleet, &engine(), None, at(3.0));
+        let refused = evidence.ranks[0].readings.first().and_then(|reading| reading.examination.refused.first());
+        assert_eq!(is_sent, refused.is_none());
+        refused.map(|one| (one.is_risk, one.reason.to_string(), one.remedy.to_string()))
+    };
+    let text = |is_risk: bool, reason: &str, remedy: &str| Some((is_risk, reason.to_owned(), remedy.to_owned()));
+    assert_eq!(
+        refusal(RasRule::Ask, AsConfigured),
+        text(
+            true,
+            "ras = \"ask\" in hosts.toml leaves the query to you",
+            "to accept the risk that a query crashes the job: gpufleet why hgx-00:7 --ask-ras"
+        )
+    );
+    assert_eq!(refusal(RasRule::Ask, AcceptRisk), None);
+    assert_eq!(
+        refusal(RasRule::Never, AcceptRisk),
+        text(
+            false,
+            "ras = \"never\" in hosts.toml forbids the query",
+            "change it if no job of this host has an NCCL that a query may crash"
+        )
+    );
+}
+
+#[test]
 fn ras_is_tried_on_another_host_after_a_refusal_of_one() {
     let fleet = fleet(vec![vec![rank(7, 0, "3385")], vec![rank(8, 0, "3385")]]);
-    let mut investigation = investigation(&fleet, true);
+    let mut investigation = investigation(&fleet, AcceptRisk);
     let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
     let of_ras = |sent: &[(HostId, Request)]| {
         sent.iter().filter(|one| described(one).2.contains(&Ras)).map(|one| one.0.0).collect::<Vec<_>>()
@@ -153,7 +188,7 @@ fn ras_is_tried_on_another_host_after_a_refusal_of_one() {
 #[test]
 fn a_request_without_a_reply_fails() {
     let fleet = fleet(vec![vec![rank(7, 0, "3385")]]);
-    let mut investigation = investigation(&fleet, false);
+    let mut investigation = investigation(&fleet, AsConfigured);
     let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
     investigation.requests_due(&fleet, &engine(), at(31.9));
     assert_eq!(investigation.progress(), Progress::FirstReading);
@@ -172,7 +207,7 @@ fn processes_of_others_are_not_examined() {
     (others.facts.uid, others.facts.user) = (Some(1777), Some("bob".into()));
     let fleet = fleet(vec![vec![rank(7, 0, "3385")], vec![others]]);
     let job = fleet.hosts()[1].processes().next().expect("a process").info.job.clone();
-    let mut investigation = Investigation::new(&fleet, HostId(1), &job, true, 1);
+    let mut investigation = Investigation::new(&fleet, HostId(1), &job, AcceptRisk, 1);
     assert!(!investigation.has_own_ranks());
     assert!(investigation.requests_due(&fleet, &engine(), at(2.0)).is_empty());
     assert_eq!(investigation.progress(), Progress::Complete);
@@ -186,7 +221,7 @@ fn a_likely_part_counts_if_it_meets_the_others() {
         rank
     };
     let fleet = fleet(vec![vec![started(7, 0)], vec![started(8, 5)], vec![started(9, 6)]]);
-    let mut investigation = investigation(&fleet, false);
+    let mut investigation = investigation(&fleet, AsConfigured);
     let sent = investigation.requests_due(&fleet, &engine(), at(2.0));
     for (host, request) in &sent {
         let mut reply = reply(request, false);

@@ -6,7 +6,7 @@
 //!
 //! Layers, bottom to top: `evidence` and `verdict` (types), `log_lines`, `ranks` (which process is a rank), `activity` (what
 //! one rank does), `ras` (two reports compared), `flight_recorder` (dumps compared), `facts`, `evidence_lines`, `judge`. `investigation` fills the evidence: which
-//! requests to send, and the readings made of the replies. `job_details` selects what is shown beside the verdict.
+//! requests to send, and the readings made of the replies. `investigations` examines every job that looks hung. `job_details` selects what is shown beside the verdict.
 
 mod activity;
 mod evidence;
@@ -18,6 +18,7 @@ mod flight_recorder;
 #[cfg(all(feature = "probe", target_os = "linux"))]
 mod gloo_hang_tests;
 pub mod investigation;
+pub mod investigations;
 pub mod job_details;
 mod judge;
 mod log_lines;

@@ -1,0 +1,220 @@
+//! Examines the jobs that look hung, so that their findings say which rank holds them up.
+//!
+//! Like [`Investigation`], it does no input or output: [`Investigations::requests_due`] returns requests to send, and
+//! [`Investigations::take_reply`] takes the replies. Verdicts go to the findings, through [`Engine::set_verdict`].
+
+use super::investigation::{Investigation, Progress, RasQueries};
+use super::{MIN_APART, Outcome, judge};
+use crate::config::ExamineRule;
+use crate::diagnosis::{Engine, Finding, FindingPhase, FindingVerdict, Severity};
+use crate::fleet::{Fleet, HostId, JobKey, Moment};
+use crate::wire::{Reply, Request, SafeText};
+use std::time::Duration;
+
+/// How long before its finding warns a job is examined: two readings, and the time that they take. The finding then warns
+/// with its culprit.
+const LEAD: Duration = Duration::from_secs(MIN_APART.as_secs() + 15);
+/// The time between two examinations of one job.
+const PERIOD: Duration = Duration::from_secs(600);
+/// The number of jobs that are examined at a time.
+const MAX_RUNNING: usize = 8;
+/// The number of jobs with an examination; further ones wait until one of them has ended.
+const MAX_JOBS: usize = 256;
+/// The number of completed examinations that are kept for the report on the screen.
+const MAX_KEPT: usize = 8;
+/// The ids of the requests begin here; each examination has its own range. Those of the screen are smaller.
+const FIRST_REQUEST_ID: u64 = 1 << 41;
+const IDS_OF_ONE: u64 = 1 << 20;
+
+/// The examinations of all jobs that look hung.
+#[derive(Debug, Default)]
+pub struct Investigations {
+    jobs: Vec<ExaminedJob>,
+    /// The number of examinations so far.
+    begun: u64,
+}
+
+/// The examination of one job.
+#[derive(Debug)]
+struct ExaminedJob {
+    host: HostId,
+    job: JobKey,
+    /// `None` after it was completed and is not kept.
+    investigation: Option<Investigation>,
+    progress: Progress,
+    /// When it began.
+    began_at: Moment,
+    /// When it was completed.
+    completed_at: Option<Moment>,
+}
+
+impl ExaminedJob {
+    fn is_running(&self) -> bool {
+        self.completed_at.is_none()
+    }
+
+    fn is_about(&self, finding: &Finding) -> bool {
+        finding.concerns_job(self.host, &self.job)
+            || self.investigation.as_ref().is_some_and(|investigation| investigation.is_about(finding))
+    }
+}
+
+impl Investigations {
+    /// Returns the requests to send now. `open_job` is examined already, because its report is on the screen.
+    pub fn requests_due(
+        &mut self,
+        fleet: &Fleet,
+        engine: &mut Engine,
+        open_job: Option<(HostId, &JobKey)>,
+        now: Moment,
+    ) -> Vec<(HostId, Request)> {
+        self.forget_ended(engine);
+        self.begin_due(fleet, engine, open_job, now);
+        let mut requests = Vec::new();
+        for examined in self.jobs.iter_mut().filter(|examined| examined.is_running()) {
+            let Some(investigation) = &mut examined.investigation else { continue };
+            requests.extend(investigation.requests_due(fleet, engine, now));
+            note_progress(examined, fleet, engine, now);
+        }
+        self.drop_old_readings();
+        requests
+    }
+
+    /// Takes the reply to a request. Returns `false` if it belongs to another one.
+    pub fn take_reply(&mut self, host: HostId, reply: &Reply, fleet: &Fleet, engine: &mut Engine, now: Moment) -> bool {
+        let is_of = |examined: &&mut ExaminedJob| {
+            let of_host = examined.investigation.as_ref().and_then(|it| it.host_of_request(reply.id));
+            of_host == Some(host)
+        };
+        let Some(examined) = self.jobs.iter_mut().find(is_of) else { return false };
+        if let Some(investigation) = &mut examined.investigation {
+            investigation.take_reply(reply.clone(), fleet, now);
+        }
+        note_progress(examined, fleet, engine, now);
+        true
+    }
+
+    /// Takes out the examination of a job, to be continued by a report about it.
+    pub fn take(&mut self, host: HostId, job: &JobKey) -> Option<Investigation> {
+        let index = self.jobs.iter().position(|examined| (examined.host, &examined.job) == (host, job))?;
+        let examined = &mut self.jobs[index];
+        let investigation = examined.investigation.take()?;
+        if examined.is_running() {
+            self.jobs.swap_remove(index);
+        }
+        Some(investigation)
+    }
+
+    /// Ends all examinations, because the ids of hosts have changed. Late replies belong to none.
+    pub fn end_all(&mut self) {
+        self.jobs.clear();
+    }
+
+    /// Forgets the jobs of which no finding says that they hang.
+    fn forget_ended(&mut self, engine: &Engine) {
+        if !self.jobs.is_empty() {
+            let hangs: Vec<&Finding> = engine.findings().filter(|finding| finding.rule.is_hang()).collect();
+            self.jobs.retain(|examined| hangs.iter().any(|finding| examined.is_about(finding)));
+        }
+    }
+
+    fn begin_due(&mut self, fleet: &Fleet, engine: &Engine, open_job: Option<(HostId, &JobKey)>, now: Moment) {
+        let mut running = self.jobs.iter().filter(|examined| examined.is_running()).count();
+        for finding in engine.findings().filter(|finding| is_due(finding, now)) {
+            if running >= MAX_RUNNING {
+                return;
+            }
+            let Some(job) = &finding.job else { continue };
+            let host = finding.host;
+            let is_automatic = fleet.host(host).is_some_and(|host| {
+                // The collector that reads it examines its jobs: a viewer has no session of its own.
+                host.config.examine == ExamineRule::Automatic && host.config.relayed_by.is_none()
+            });
+            let is_open = open_job.is_some_and(|(host, job)| finding.concerns_job(host, job));
+            if !is_automatic || is_open {
+                continue;
+            }
+            let known = self.jobs.iter().position(|examined| examined.is_about(finding));
+            match known.map(|index| self.jobs[index].completed_at) {
+                // It runs, or was completed a short time ago.
+                Some(None) => continue,
+                Some(Some(completed_at)) if now.since(completed_at) < PERIOD => continue,
+                None if self.jobs.len() >= MAX_JOBS => continue,
+                Some(Some(_)) | None => {}
+            }
+            let first_id = FIRST_REQUEST_ID + self.begun * IDS_OF_ONE;
+            let investigation = Investigation::new(fleet, host, job, RasQueries::AsConfigured, first_id);
+            let has_own_ranks = investigation.has_own_ranks();
+            self.begun += 1;
+            running += usize::from(has_own_ranks);
+            let examined = ExaminedJob {
+                host,
+                job: job.clone(),
+                progress: Progress::FirstReading,
+                began_at: now,
+                // Without own processes there is nothing to read.
+                completed_at: (!has_own_ranks).then_some(now),
+                investigation: has_own_ranks.then_some(investigation),
+            };
+            match known {
+                Some(index) => self.jobs[index] = examined,
+                None => self.jobs.push(examined),
+            }
+        }
+    }
+
+    /// Keeps the readings of the newest completed examinations only: they may be large.
+    fn drop_old_readings(&mut self) {
+        let is_kept = |examined: &ExaminedJob| examined.investigation.is_some() && !examined.is_running();
+        while self.jobs.iter().filter(|examined| is_kept(examined)).count() > MAX_KEPT {
+            let kept = self.jobs.iter_mut().filter(|examined| is_kept(examined));
+            let Some(oldest) = kept.min_by_key(|examined| examined.began_at.since_start()) else { return };
+            oldest.investigation = None;
+        }
+    }
+}
+
+/// Judges the readings of an examination that has come further, and adds the verdict to the findings about the job.
+fn note_progress(examined: &mut ExaminedJob, fleet: &Fleet, engine: &mut Engine, now: Moment) {
+    let Some(investigation) = &examined.investigation else { return };
+    let progress = investigation.progress();
+    if std::mem::replace(&mut examined.progress, progress) == progress {
+        return;
+    }
+    let is_complete = progress == Progress::Complete;
+    if is_complete {
+        examined.completed_at = Some(now);
+    }
+    add_verdict(investigation, is_complete, fleet, engine, now);
+}
+
+/// Adds the verdict about an examination to the findings about its job. One reading is enough only for a proof: whether
+/// anything moves is known after the second one.
+pub fn add_verdict(investigation: &Investigation, is_complete: bool, fleet: &Fleet, engine: &mut Engine, now: Moment) {
+    let hangs = engine.findings().filter(|finding| finding.rule.is_hang() && investigation.is_about(finding));
+    let hangs: Vec<Finding> = hangs.cloned().collect();
+    let verdict = judge(&investigation.evidence(fleet, engine, hangs.first(), now));
+    if is_complete || verdict.outcome == Outcome::Proven {
+        let of_finding = FindingVerdict::new(&verdict, now);
+        let ids: Vec<&SafeText> = hangs.iter().map(|finding| &finding.id).collect();
+        for id in ids {
+            engine.set_verdict(id, &of_finding);
+        }
+    }
+}
+
+/// Whether the job of a finding is to be examined: it warns that the job hangs, or will soon.
+fn is_due(finding: &Finding, now: Moment) -> bool {
+    let warns = finding.phase == FindingPhase::Firing && finding.severity >= Severity::Warn;
+    // A verdict that the job moves makes the warning a note, which is examined again.
+    let will_warn = finding.warns_after.is_some_and(|after| finding.lasted(now) + LEAD >= after);
+    finding.rule.is_hang()
+        && finding.is_mine
+        && !finding.is_frozen
+        && finding.snoozed.is_none()
+        && (warns || will_warn || (finding.phase == FindingPhase::Firing && finding.moves()))
+}
+
+#[cfg(test)]
+#[path = "investigations_tests.rs"]
+mod tests;

@@ -1,0 +1,306 @@
+//! Tests of the examinations of jobs that look hung, and of what their verdicts change in findings.
+
+use super::super::testing::{WAITS, stack};
+use super::*;
+use crate::config::{HostConfig, Thresholds};
+use crate::diagnosis::testing::{RuleTester, TestSample};
+use crate::diagnosis::{Confidence, Transition};
+use crate::fleet::fixture::{gpus, process};
+use crate::fleet::{GpuState, HostUpdate, LinkError, LinkErrorKind};
+use crate::output::notification::{Notification, summary};
+use crate::wire::{Examination, ExaminationPart, Owner, ProcessExamination, ProcessState, ReplyOutcome, ThreadReading};
+use std::sync::Arc;
+
+/// What the probe reads of the ranks 7 and 8.
+#[derive(Clone, Copy, PartialEq)]
+enum Ranks {
+    /// Rank 8 is stopped, and rank 7 waits for it.
+    OneIsStopped,
+    /// Their stacks are elsewhere in each reading.
+    Move,
+    /// They wait, and nothing tells for what.
+    Wait,
+    /// Nothing can be read.
+    Hidden,
+}
+
+/// A host of two GPUs with a job of two ranks that has worked for 15 minutes.
+struct JobTester {
+    tester: RuleTester,
+    investigations: Investigations,
+    ranks: Ranks,
+    /// The time and the host of each request.
+    sent: Vec<(f64, HostId)>,
+}
+
+impl JobTester {
+    fn new(ranks: Ranks, config: HostConfig) -> Self {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.fleet.rearrange(&[Arc::new(HostConfig { name: "hgx-00".into(), ..config })], tester.now());
+        let mut job = Self { tester, investigations: Investigations::default(), ranks, sent: Vec::new() };
+        job.run(900.0, true);
+        job
+    }
+
+    /// Lets the job work, or spin, for some seconds.
+    fn run(&mut self, seconds: f64, works: bool) {
+        let (utilization, watts, memory) = if works { (98, 560.0, 45) } else { (100, 110.0, 0) };
+        let end = self.tester.t + seconds;
+        while self.tester.t < end {
+            self.tester.run(10.0, |tester, _| {
+                let rank = |pid, gpu| {
+                    let mut rank = process(pid, "python train.py", &[(gpu, 70)]);
+                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+                    rank
+                };
+                let gpus = (0..2).map(|_| tester.gpu(utilization, watts, memory, 70)).collect();
+                TestSample { gpus, processes: vec![rank(7, 0), rank(8, 1)] }
+            });
+            self.examine();
+        }
+    }
+
+    /// Sends what is due, and answers it at once.
+    fn examine(&mut self) {
+        loop {
+            let now = self.tester.now();
+            let RuleTester { fleet, engine, .. } = &mut self.tester;
+            let requests = self.investigations.requests_due(fleet, engine, None, now);
+            if requests.is_empty() {
+                return;
+            }
+            for (host, request) in requests {
+                let reply = self.reply(&request);
+                self.sent.push((self.tester.t, host));
+                let RuleTester { fleet, engine, .. } = &mut self.tester;
+                assert!(self.investigations.take_reply(host, &reply, fleet, engine, now));
+                assert!(!self.investigations.take_reply(host, &reply, fleet, engine, now), "only once");
+            }
+        }
+    }
+
+    fn reply(&self, request: &Request) -> Reply {
+        let id = request.reply_id().expect("has a reply");
+        let Request::Examine { pid, parts, .. } = request else {
+            return Reply { id, outcome: ReplyOutcome::Refused("standard output is no regular file".into()) };
+        };
+        if self.ranks == Ranks::Hidden {
+            return Reply { id, outcome: ReplyOutcome::NotPermitted };
+        }
+        let is_stopped = self.ranks == Ranks::OneIsStopped && *pid == 8;
+        let main = ThreadReading {
+            state: Some(if is_stopped { ProcessState::Stopped } else { ProcessState::Running }),
+            user_ms: Some(if is_stopped { 0 } else { 1000 }),
+            ..ThreadReading::default()
+        };
+        let process = ProcessExamination {
+            seconds: 1.0,
+            cpu_ms: main.user_ms,
+            main_thread: Some(main),
+            written_bytes: Some(0),
+            ..ProcessExamination::default()
+        };
+        let place = format!("step_{}@train.py:88", self.tester.t);
+        let frames = match self.ranks {
+            Ranks::Move => [place.as_str(), "epoch@train.py:9", "fit@train.py:8", "main@train.py:120"],
+            _ => [WAITS, "step@train.py:88", "fit@train.py:8", "main@train.py:120"],
+        };
+        let has = |part| parts.contains(&part);
+        let examination = Examination {
+            process: has(ExaminationPart::Process).then(|| Box::new(process)),
+            stacks: has(ExaminationPart::Stacks).then(|| Box::new(stack(&frames))),
+            ..Examination::default()
+        };
+        Reply { id, outcome: ReplyOutcome::Examined(Box::new(examination)) }
+    }
+
+    fn finding(&self) -> &Finding {
+        self.tester.finding("stuck-spin")
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        self.finding().verdict.as_ref().map(|verdict| verdict.outcome)
+    }
+
+    fn notified(&self) -> Vec<&Transition> {
+        self.tester.transitions.iter().filter(|transition| transition.notify).collect()
+    }
+}
+
+#[test]
+fn the_finding_warns_with_its_culprit() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    let hung_at = job.tester.t;
+    job.run(220.0, false);
+    assert!(job.sent.is_empty(), "the job may go on by itself: {:?}", job.sent);
+    job.run(90.0, false);
+    let first = job.sent.first().expect("requests").0 - hung_at;
+    assert!((225.0..=240.0).contains(&first), "75 s before the warning after 300 s, not after {first} s");
+    let finding = job.finding();
+    assert_eq!((finding.phase, finding.severity), (FindingPhase::Firing, Severity::Warn));
+    let fired_at = finding.fired_at.expect("fired");
+    let verdict = finding.verdict.as_ref().expect("a verdict");
+    assert!(verdict.at.since(fired_at).is_zero(), "the second reading comes before the warning");
+    assert_eq!((verdict.outcome, finding.confidence), (Outcome::Likely, Confidence::Likely));
+    assert_eq!(verdict.culprits.iter().map(|rank| rank.pid).collect::<Vec<_>>(), [Some(8)]);
+    let said = "a rank (pid 8 on hgx-00, GPU 1) is stopped (likely)";
+    assert_eq!(verdict.text().as_deref(), Some(said));
+    let news = job.tester.engine.notifications(&job.tester.transitions);
+    assert_eq!(news.len(), 1);
+    let text = summary(&Notification { news, left_out: 0 });
+    assert!(text.starts_with(&format!("warn hgx-00: {said}; ")), "{text}");
+    let before = job.sent.len();
+    job.run(560.0, false);
+    assert_eq!(job.sent.len(), before, "nothing is read again for ten minutes");
+    job.run(60.0, false);
+    assert!(job.sent.len() > before);
+}
+
+#[test]
+fn a_job_that_moves_is_a_note_until_it_stands_still() {
+    let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
+    job.run(900.0, false);
+    let finding = job.finding();
+    assert_eq!((job.outcome(), finding.severity), (Some(Outcome::NotHung), Severity::Info));
+    assert!(finding.sentence_with_verdict().starts_with("the job moves: "), "{}", finding.sentence_with_verdict());
+    assert!(job.notified().is_empty(), "{:?}", job.notified());
+    assert_eq!(job.tester.engine.suspicions(HostId(0)).count(), 0);
+    let state = |job: &JobTester| job.tester.engine.states(HostId(0))[0].0;
+    assert_ne!(state(&job), GpuState::Hung);
+    job.ranks = Ranks::OneIsStopped;
+    job.run(900.0, false);
+    assert_eq!((job.outcome(), job.finding().severity), (Some(Outcome::Likely), Severity::Crit));
+    assert_eq!((job.notified().len(), state(&job)), (1, GpuState::Hung));
+}
+
+#[test]
+fn a_verdict_ends_with_its_hang() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.run(320.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::Likely));
+    job.run(300.0, true);
+    assert_eq!(job.tester.firing(), []);
+    let sent = job.sent.len();
+    job.run(100.0, false);
+    assert_eq!((job.outcome(), job.sent.len()), (None, sent), "another hang, which is not examined yet");
+}
+
+#[test]
+fn a_verdict_that_is_not_renewed_is_dropped() {
+    let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
+    job.run(320.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::NotHung));
+    job.ranks = Ranks::Hidden;
+    job.run(700.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::Suspected), "the next examination can read nothing");
+    assert_eq!(job.finding().severity, Severity::Crit);
+    assert_eq!(job.finding().verdict.as_ref().and_then(|verdict| verdict.text()), None);
+    // The verdict is the last one: nothing examines the job any more.
+    job.investigations = Investigations::default();
+    let verdict =
+        FindingVerdict { outcome: Outcome::NotHung, ..(**job.finding().verdict.as_ref().expect("one")).clone() };
+    let id = job.finding().id.clone();
+    let verdict = FindingVerdict { at: job.tester.now(), ..verdict };
+    job.tester.engine.set_verdict(&id, &verdict);
+    let until = job.tester.t + 1530.0;
+    while job.tester.t < until {
+        job.tester.run(10.0, |tester, _| TestSample {
+            gpus: (0..2).map(|_| tester.gpu(100, 110.0, 0, 70)).collect(),
+            processes: [(7, 0), (8, 1)]
+                .map(|(pid, gpu)| {
+                    let mut rank = process(pid, "python train.py", &[(gpu, 70)]);
+                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+                    rank
+                })
+                .into(),
+        });
+    }
+    assert_eq!((job.outcome(), job.finding().severity), (None, Severity::Crit));
+}
+
+#[test]
+fn readings_that_say_nothing_change_nothing() {
+    let mut job = JobTester::new(Ranks::Wait, HostConfig::named(""));
+    job.run(620.0, false);
+    assert_eq!((job.outcome(), job.finding().severity), (Some(Outcome::Suspected), Severity::Crit));
+    assert_eq!(job.finding().sentence_with_verdict(), job.finding().sentence);
+    assert_eq!(job.notified().len(), 2, "warn and crit");
+}
+
+#[test]
+fn jobs_are_examined_only_where_hosts_toml_and_the_user_permit_it() {
+    let requests = |config: HostConfig| {
+        let mut job = JobTester::new(Ranks::Wait, config);
+        job.run(620.0, false);
+        job.sent.len()
+    };
+    assert!(requests(HostConfig::named("")) > 0);
+    assert_eq!(requests(HostConfig { examine: ExamineRule::Asked, ..HostConfig::named("") }), 0);
+    let relayed = HostConfig { relayed_by: Some("lab-head".into()), ..HostConfig::named("") };
+    assert_eq!(requests(relayed), 0, "its collector does it");
+    let mut job = JobTester::new(Ranks::Wait, HostConfig::named(""));
+    job.run(200.0, false);
+    let (id, now) = (job.finding().id.clone(), job.tester.now());
+    assert!(job.tester.engine.snooze(&id, Some(Duration::from_secs(7200)), now));
+    job.run(420.0, false);
+    assert_eq!(job.sent.len(), 0, "somebody has seen it");
+    let mut job = JobTester::new(Ranks::Wait, HostConfig::named(""));
+    job.run(200.0, false);
+    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
+    job.tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    for _ in 0..60 {
+        job.tester.wait(10.0);
+        job.examine();
+    }
+    assert_eq!(job.sent.len(), 0, "the host is down");
+}
+
+#[test]
+fn eight_jobs_are_examined_at_a_time_and_the_others_follow() {
+    const HOSTS: usize = 20;
+    let mut tester = RuleTester::of(vec![gpus(0..1); HOSTS], Thresholds::default());
+    let mut investigations = Investigations::default();
+    let mut waiting: Vec<(HostId, Request)> = Vec::new();
+    let mut examined = std::collections::BTreeSet::new();
+    for round in 0..180 {
+        for id in 0..HOSTS {
+            let (utilization, watts, memory) = if round < 90 { (98, 560.0, 45) } else { (100, 110.0, 0) };
+            let mut job = process(7, "python train.py", &[(0, 70)]);
+            job.reading.cpu_percent = Some(0.3);
+            let sample = TestSample { gpus: vec![tester.gpu(utilization, watts, memory, 70)], processes: vec![job] };
+            tester.send(id, &sample, |_| {});
+        }
+        tester.wait(10.0);
+        let now = tester.now();
+        for (host, request) in std::mem::take(&mut waiting) {
+            let id = request.reply_id().expect("has a reply");
+            let reply = Reply { id, outcome: ReplyOutcome::NotPermitted };
+            investigations.take_reply(host, &reply, &tester.fleet, &mut tester.engine, now);
+        }
+        waiting = investigations.requests_due(&tester.fleet, &mut tester.engine, None, now);
+        examined.extend(waiting.iter().map(|(host, _)| *host));
+        assert!(investigations.jobs.iter().filter(|job| job.is_running()).count() <= MAX_RUNNING);
+        assert!(investigations.jobs.iter().filter(|job| job.investigation.is_some()).count() <= MAX_RUNNING + MAX_KEPT);
+    }
+    assert_eq!(examined.len(), HOSTS);
+}
+
+#[test]
+fn a_report_continues_the_examination_of_its_job() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.run(320.0, false);
+    let key = job.finding().job.clone().expect("a job");
+    let taken = job.investigations.take(HostId(0), &key).expect("the readings are kept");
+    assert_eq!(taken.progress(), Progress::Complete);
+    assert!(job.investigations.take(HostId(0), &key).is_none());
+    let sent = job.sent.len();
+    job.run(400.0, false);
+    assert_eq!(job.sent.len(), sent, "it was examined a short time ago");
+    let now = job.tester.now();
+    let RuleTester { fleet, engine, .. } = &mut job.tester;
+    let later = now.plus(Duration::from_secs(600));
+    assert!(job.investigations.requests_due(fleet, engine, Some((HostId(0), &key)), later).is_empty(), "it is open");
+    assert!(!job.investigations.requests_due(fleet, engine, None, later).is_empty());
+    job.investigations.end_all();
+    assert!(job.investigations.take(HostId(0), &key).is_none());
+}
