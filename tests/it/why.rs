@@ -1,5 +1,6 @@
 //! `gpufleet why`: the examination of a real process through a real sshd, and the verdict about simulated jobs.
 
+use crate::fake_driver::{devices, gpu_with};
 use crate::lab::{Lab, gpufleet, has_root, scenario};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -271,4 +272,44 @@ fn why_does_not_examine_a_process_of_another_user() {
     let expected = "gpufleet: hgx-01: the job belongs to nobody, and gpufleet is logged in as root: only its owner may \
                     examine a process\n  hint: ask nobody to run `gpufleet why`\n";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (1, "", expected));
+}
+
+/// The hang is proven by a line of the job's log, so that one reading is enough.
+#[test]
+fn the_finding_about_a_job_that_looks_hung_warns_with_its_verdict() {
+    const LINE: &str = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType=ALLREDUCE, NumelIn=8, \
+                        NumelOut=8, Timeout(ms)=600000) ran for 600068 milliseconds before timing out.";
+    let folder = tempfile::tempdir().expect("a folder");
+    let lab = Lab::start_with_workers(&["hgx-01", "hgx-02"], |host| {
+        let log = std::fs::File::create(folder.path().join(host)).expect("the log");
+        // Equal commands would make them one job on two hosts.
+        let seconds = if host == "hgx-01" { "3600" } else { "3601" };
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo \"$LINE\" >&2; exec sleep \"$0\"", seconds]).env("LINE", LINE).env("RANK", "3");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("starts")
+    });
+    for host in &lab.hosts {
+        let hung = serde_json::json!({
+            "utilization_percent": 100, "memory_utilization_percent": 0, "memory_used_bytes": 61_203_283_968_u64,
+            "power_watts": 104, "clock_sm_mhz": 1755, "processes": [{"pid": host.worker_pid(), "memory_bytes": 60_129_542_144_u64}]
+        });
+        host.driver.set(&devices(&[gpu_with(0, &hung), gpu_with(1, &hung)]));
+    }
+    let hosts = lab.hosts_toml("\n[diagnosis]\nstuck-spin-suspect = { warn_after = \"20s\" }");
+    let text = std::fs::read_to_string(&hosts).expect("hosts.toml");
+    let second = "name = \"hgx-02\"\n";
+    std::fs::write(&hosts, text.replace(second, &format!("{second}examine = \"asked\"\n"))).expect("is written");
+    let (_, stdout, stderr) = run(&["findings", "--watch", "--json", "--for", "27", &hosts]);
+    let changes: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let warning = |host: &str| {
+        let is_it = |one: &&Value| one["host"] == host && one["rule"] == "stuck-spin-suspect" && one["to"] == "firing";
+        changes.iter().find(is_it).unwrap_or_else(|| panic!("{host}: {stdout}{stderr}"))
+    };
+    let verdict = &warning("hgx-01")["verdict"];
+    assert_eq!(verdict["outcome"], "proven", "{stdout}");
+    assert_eq!(warning("hgx-01")["confidence"], "certain");
+    let sentence = verdict["sentence"].as_str().expect("a sentence");
+    let said = warning("hgx-01")["sentence"].as_str().expect("a sentence");
+    assert!(said.starts_with(&format!("{sentence} (proven); GPUs 0,1 read 100 % busy")), "{said}");
+    assert_eq!(warning("hgx-02")["verdict"], Value::Null, "examine = \"asked\": {stdout}");
 }
