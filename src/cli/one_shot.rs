@@ -62,9 +62,14 @@ impl OneShotFleet {
 
     /// Whether every host has reported. A host without a driver, or one that fell silent after its readings, has.
     pub fn all_reported(&self) -> bool {
+        self.unreported().next().is_none()
+    }
+
+    /// Returns the hosts that have not reported.
+    pub fn unreported(&self) -> impl Iterator<Item = &Host> {
         let has_reported =
             |host: &Host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. });
-        self.fleet.hosts().iter().all(has_reported)
+        self.fleet.hosts().iter().filter(move |host| !has_reported(host))
     }
 }
 

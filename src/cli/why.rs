@@ -10,12 +10,12 @@ use crate::cli::arguments::{WhyArgs, WhyTarget};
 use crate::collect::{Command, HostTasks, HostUpdates};
 use crate::config::{HostConfig, Thresholds, did_you_mean};
 use crate::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
-use crate::diagnosis::proof::{JobEvidence, Outcome, Verdict, judge};
+use crate::diagnosis::proof::{JobEvidence, Missing, Outcome, Verdict, judge};
 use crate::diagnosis::{Engine, Finding, FindingPhase};
 use crate::fleet::{Clock, Host, HostId, HostUpdate, JobKey, Moment};
-use crate::output::why::{json_line, text};
+use crate::output::why::{json_line, json_line_without_job, text, text_without_job};
 use crate::store::Directories;
-use crate::wire::{Reply, ReplyOutcome};
+use crate::wire::{Reply, ReplyOutcome, SafeText};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -61,9 +61,24 @@ pub async fn run(mut setup: CommandContext, arguments: &WhyArgs) -> Result<ExitC
     if let Some(investigation) = examined {
         return run.print(&investigation, arguments);
     }
-    let seconds = WATCH_SPAN.as_secs();
-    print(&format!("no job of yours looks hung after {seconds} s\n  hint: name a process: gpufleet why HOST:PID\n"))?;
-    Ok(if run.one_shot.all_reported() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+    let unreported: Vec<Missing> = run.one_shot.unreported().map(missing_host).collect();
+    if arguments.json {
+        print_json(json_line_without_job(WATCH_SPAN, &unreported))?;
+    } else {
+        print(&text_without_job(WATCH_SPAN, &unreported, stdout_paint()))?;
+    }
+    Ok(if unreported.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+/// Returns why a host did not report, and what to do about it.
+fn missing_host(host: &Host) -> Missing {
+    let error = host.link.error();
+    Missing {
+        what: SafeText::from(format!("host {}", host.name())),
+        reason: error.map_or_else(|| "it did not report in time".into(), |error| error.message.clone()),
+        remedy: error.and_then(|error| error.hint.clone()).unwrap_or_else(|| "gpufleet doctor".into()),
+        is_risk: false,
+    }
 }
 
 /// Returns the host and the pid of a target.
@@ -169,10 +184,8 @@ impl WhyRun {
             return Err(CommandError::failed("the host is not in the fleet"));
         };
         if host.snapshot.is_none() {
-            let error = host.link.error();
-            let reason = error.map_or("it did not report in time", |error| error.message.as_str());
-            let hint = error.and_then(|error| error.hint.clone()).unwrap_or_else(|| "gpufleet doctor".into());
-            let text = format!("gpufleet: {}: {reason}\n  hint: {hint}\n", host.name());
+            let Missing { reason, remedy, .. } = missing_host(host);
+            let text = format!("gpufleet: {}: {reason}\n  hint: {remedy}\n", host.name());
             return Err(CommandError::verbatim(text, INCOMPLETE));
         }
         let find = |process: &&crate::fleet::Process| process.key.pid == pid;

@@ -24,6 +24,7 @@ use crate::wire::format::{DurationStyle, duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
 /// The version of the JSON. It rises when a field is removed or changes its meaning, not when one is added.
@@ -49,7 +50,24 @@ pub fn text(evidence: &JobEvidence, verdict: &Verdict, paint: Paint) -> String {
     for (label, line) in JobDetails::new(evidence, verdict).lines() {
         let _ = writeln!(text, "  {}", paint.paint(Tone::Dim, &format!("{label:<9}  {line}")));
     }
-    for missing in &verdict.missing {
+    text + &missing_lines(&verdict.missing, paint)
+}
+
+/// The text if no job was named and none looks hung, with the hosts that did not report.
+pub fn text_without_job(watched: Duration, missing: &[Missing], paint: Paint) -> String {
+    let sentence = sentence_without_job(watched);
+    let missing = missing_lines(missing, paint);
+    format!("{sentence}\n{missing}  hint: name a process: gpufleet why HOST:PID\n")
+}
+
+fn sentence_without_job(watched: Duration) -> String {
+    format!("no job of yours looks hung after {} s", watched.as_secs())
+}
+
+/// The facts that could not be read, one line for each.
+fn missing_lines(missing: &[Missing], paint: Paint) -> String {
+    let mut text = String::new();
+    for missing in missing {
         let mut line = format!("  not seen  {}: {}", missing.what, missing.reason);
         if !missing.remedy.is_empty() {
             let _ = write!(line, " ({})", missing.remedy);
@@ -162,9 +180,9 @@ fn evidence_table(evidence: &[EvidenceLine], paint: Paint) -> String {
 pub(crate) struct JsonWhy {
     /// The version of this schema.
     schema: u32,
-    /// The name of the job.
-    job: SafeText,
-    /// `proven`, `likely`, `suspected`, `waits_for_rank`, `not_hung` or `nothing_known`.
+    /// The name of the job; `null` if no process was named and no job looks hung.
+    job: Option<SafeText>,
+    /// `proven`, `likely`, `suspected`, `waits_for_rank`, `not_hung`, `nothing_known`, or `no_job` if `job` is `null`.
     outcome: &'static str,
     /// The verdict in one sentence.
     sentence: SafeText,
@@ -295,7 +313,7 @@ impl JsonWhy {
     pub(crate) fn new(evidence: &JobEvidence, verdict: &Verdict) -> Self {
         Self {
             schema: SCHEMA,
-            job: evidence.name.clone(),
+            job: Some(evidence.name.clone()),
             outcome: verdict.outcome.word(),
             sentence: verdict.sentence.clone(),
             lasted_seconds: evidence.lasted.map(rounded),
@@ -328,6 +346,25 @@ impl JsonWhy {
                 .collect(),
             logs: json_logs(evidence),
             missing: verdict.missing.iter().map(JsonMissing::new).collect(),
+        }
+    }
+
+    /// Builds the JSON if no job looks hung.
+    fn without_job(sentence: SafeText, missing: &[Missing]) -> Self {
+        Self {
+            schema: SCHEMA,
+            job: None,
+            outcome: "no_job",
+            sentence,
+            lasted_seconds: None,
+            at_least: false,
+            serves_models: false,
+            hosts: Vec::new(),
+            processes: Vec::new(),
+            culprit: None,
+            evidence: Vec::new(),
+            logs: Vec::new(),
+            missing: missing.iter().map(JsonMissing::new).collect(),
         }
     }
 }
@@ -395,6 +432,15 @@ pub fn json_line(evidence: &JobEvidence, verdict: &Verdict) -> Result<String, se
     Ok(serde_json::to_string(&JsonWhy::new(evidence, verdict))? + "\n")
 }
 
+/// One line of JSON, with its newline, if no job was named and none looks hung.
+///
+/// # Errors
+/// Never with these types.
+pub fn json_line_without_job(watched: Duration, missing: &[Missing]) -> Result<String, serde_json::Error> {
+    let report = JsonWhy::without_job(sentence_without_job(watched).into(), missing);
+    Ok(serde_json::to_string(&report)? + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fixture::assert_documented;
@@ -402,7 +448,6 @@ mod tests {
     use crate::diagnosis::proof::{LogTail, RankEvidence, RankReading};
     use crate::fleet::{HostId, ProcessKey};
     use crate::wire::{Examination, ProcessExamination};
-    use std::time::Duration;
 
     fn key(pid: u32) -> ProcessKey {
         ProcessKey { boot_id: Some("boot".into()), pid, start_ticks: Some(1) }
@@ -600,6 +645,22 @@ job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
         let json =
             serde_json::from_str(&json_line(&evidence_with_details(), &verdict()).expect("writes")).expect("reads");
         assert_documented(include_str!("../../docs/why-json.md"), &[json]);
+    }
+
+    #[test]
+    fn the_json_without_a_job_has_the_fields_of_a_verdict() {
+        let missing = verdict().missing;
+        let line = json_line_without_job(Duration::from_secs(30), &missing).expect("writes");
+        assert_eq!(line.matches('\n').count(), 1);
+        let json: serde_json::Value = serde_json::from_str(&line).expect("reads");
+        assert_eq!((&json["job"], &json["outcome"]), (&serde_json::Value::Null, &"no_job".into()));
+        assert_eq!(json["sentence"], "no job of yours looks hung after 30 s");
+        assert_eq!(json["missing"][0]["what"], "Flight Recorder");
+        let of_a_job: serde_json::Value =
+            serde_json::from_str(&json_line(&evidence(), &verdict()).expect("writes")).expect("reads");
+        let fields =
+            |json: &serde_json::Value| json.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+        assert_eq!(fields(&json), fields(&of_a_job));
     }
 
     #[test]

@@ -76,6 +76,45 @@ fn why_queries_nccl_ras_only_for_a_job_that_was_seen_at_work() {
 }
 
 #[test]
+fn why_says_that_no_job_looks_hung() {
+    let arguments = ["--demo", "--demo-hosts", "1", "--demo-speed", "20", "why"];
+    let expected = "no job of yours looks hung after 30 s\n  hint: name a process: gpufleet why HOST:PID\n";
+    assert_eq!(run(&arguments), (0, expected.to_owned(), String::new()));
+    let (code, stdout, stderr) = run(&[&arguments[..], &["--json"]].concat());
+    assert_eq!((code, stderr.as_str(), stdout.lines().count()), (0, "", 1), "{stdout}");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((&report["job"], &report["outcome"]), (&Value::Null, &Value::from("no_job")));
+    assert_eq!((&report["missing"], &report["culprit"]), (&serde_json::json!([]), &Value::Null), "{report:#}");
+}
+
+pub(crate) fn why_names_the_hosts_that_did_not_report() {
+    let lab = Lab::start_with_workers(&["hgx-01"], |_| {
+        Command::new("sleep").arg("3600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts")
+    });
+    let reachable = std::fs::read_to_string(lab.hosts_toml("")).expect("hosts.toml");
+    let hosts = lab.write(
+        "hosts.toml",
+        &format!("{reachable}\n[[hosts]]\nname = \"hgx-02\"\naddress = \"127.0.0.1\"\nport = 1\n"),
+    );
+    let [(code, stdout, stderr), (json_code, json, json_stderr)] = std::thread::scope(|scope| {
+        let text = scope.spawn(|| run(&["why", &hosts]));
+        let json = scope.spawn(|| run(&["why", "--json", &hosts]));
+        [text, json].map(|thread| thread.join().expect("it ends"))
+    });
+    assert_eq!((code, stderr.as_str(), json_code, json_stderr.as_str()), (3, "", 3, ""), "{stdout}{json}");
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{stdout}");
+    assert_eq!(lines[0], "no job of yours looks hung after 30 s");
+    assert!(lines[1].starts_with("  not seen  host hgx-02: "), "{stdout}");
+    assert_eq!(json.lines().count(), 1, "{json}");
+    let report: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&report["job"], &report["outcome"]), (&Value::Null, &Value::from("no_job")));
+    let missing = report["missing"].as_array().expect("missing facts");
+    assert_eq!(missing.iter().map(|one| &one["what"]).collect::<Vec<_>>(), ["host hgx-02"], "{report:#}");
+    assert!(missing[0]["reason"].as_str().is_some_and(|reason| lines[1].contains(reason)), "{stdout}{report:#}");
+}
+
+#[test]
 fn errors_of_why_name_what_is_there() {
     let (code, _, stderr) = run(&["--demo", "why", "hgx-44:7"]);
     let expected = "gpufleet: no host `hgx-44` among the 6 selected ones\n  hint: did you mean `hgx-04`?\n";
