@@ -1,12 +1,13 @@
 //! Findings as the collector sends them: moments as ages, hosts by name.
 
 use super::frame::{
-    DiagnosisFrame, FINDINGS_PER_LINE, FindingFrame, GpuFrame, MAX_FINDINGS, MAX_SUBJECTS, NotJudgedFrame,
-    ProcessFrame, RuleFrame,
+    CulpritFrame, DiagnosisFrame, FINDINGS_PER_LINE, FindingFrame, GpuFrame, MAX_FINDINGS, MAX_SUBJECTS,
+    NotJudgedFrame, ProcessFrame, RuleFrame, VerdictFrame,
 };
 use super::privacy::Audience;
 use crate::config::Sharing;
-use crate::diagnosis::{Engine, Finding, FindingGpu, FindingProcess, NotJudged, RuleId, SnoozeEnd};
+use crate::diagnosis::proof::{CulpritRank, Outcome};
+use crate::diagnosis::{Engine, Finding, FindingGpu, FindingProcess, FindingVerdict, NotJudged, RuleId, SnoozeEnd};
 use crate::fleet::{Fleet, HostId, JobKey, Moment};
 use crate::wire::SafeText;
 use std::time::Duration;
@@ -99,6 +100,12 @@ impl FindingFrame {
             next_check: if shows_commands { finding.next_check.clone() } else { SafeText::default() },
             flags: flags.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word.into()).collect(),
             snoozed_for_seconds: snooze,
+            // It quotes stacks, logs and operations.
+            verdict: finding
+                .verdict
+                .as_deref()
+                .filter(|_| shows_commands)
+                .map(|verdict| VerdictFrame::new(verdict, now)),
         }
     }
 
@@ -142,8 +149,49 @@ impl FindingFrame {
             Some(seconds) => SnoozeEnd::At(now.plus(span(seconds))),
             None => SnoozeEnd::OnChange,
         });
+        finding.verdict = self.verdict.and_then(|verdict| verdict.verdict(id_of, now)).map(Box::new);
         finding.set_lasted(span(self.lasted_seconds));
         Some(finding)
+    }
+}
+
+impl VerdictFrame {
+    fn new(verdict: &FindingVerdict, now: Moment) -> Self {
+        let culprit = |rank: &CulpritRank| CulpritFrame {
+            rank: rank.rank,
+            world_rank: rank.world_rank,
+            pid: rank.pid,
+            host: rank.host.clone(),
+            is_watched: rank.host_id.is_some(),
+            gpu: rank.gpu,
+            operation: rank.operation.clone(),
+        };
+        Self {
+            outcome: verdict.outcome.word().into(),
+            sentence: verdict.sentence.clone(),
+            culprits: verdict.culprits.iter().map(culprit).collect(),
+            age_seconds: now.since(verdict.at).as_secs_f64(),
+        }
+    }
+
+    /// The verdict for a viewer, or `None` if its outcome is unknown here.
+    fn verdict(self, id_of: &dyn Fn(&SafeText) -> Option<HostId>, now: Moment) -> Option<FindingVerdict> {
+        let culprit = |rank: CulpritFrame| CulpritRank {
+            rank: rank.rank,
+            world_rank: rank.world_rank,
+            pid: rank.pid,
+            host_id: rank.host.as_ref().filter(|_| rank.is_watched).and_then(id_of),
+            host: rank.host,
+            key: None,
+            gpu: rank.gpu,
+            operation: rank.operation,
+        };
+        Some(FindingVerdict {
+            outcome: Outcome::from_word(&self.outcome)?,
+            sentence: self.sentence,
+            culprits: self.culprits.into_iter().map(culprit).collect(),
+            at: now.minus(Duration::try_from_secs_f64(self.age_seconds).unwrap_or_default()),
+        })
     }
 }
 
@@ -173,5 +221,42 @@ impl Diagnosis {
             };
             self.too_little_history = frame.too_little_history.into_iter().filter_map(one).collect();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::fixture::{at, fleet, process};
+
+    #[test]
+    fn the_verdict_is_shared_with_those_who_see_commands() {
+        let fleet = fleet(vec![vec![process(7, "python train.py", &[(0, 40)])]]);
+        let culprit = CulpritRank {
+            world_rank: Some(3),
+            pid: Some(7),
+            host: Some("hgx-00".into()),
+            host_id: Some(HostId(0)),
+            gpu: Some(1),
+            ..CulpritRank::default()
+        };
+        let verdict = FindingVerdict {
+            outcome: Outcome::Likely,
+            sentence: "rank 3 (pid 7 on hgx-00, GPU 1) is stopped".into(),
+            culprits: vec![culprit],
+            at: at(40.0),
+        };
+        let mut finding = Finding::blank(RuleId::StuckSpin, HostId(0), at(50.0));
+        finding.hosts = vec![(HostId(0), "hgx-00".into())];
+        finding.verdict = Some(Box::new(verdict.clone()));
+        let received = |sharing| {
+            let text = serde_json::to_string(&FindingFrame::new(&finding, &fleet, sharing, at(50.0))).expect("encodes");
+            let frame: FindingFrame = serde_json::from_str(&text).expect("decodes");
+            frame.finding(&|name| (*name == "hgx-00").then_some(HostId(0)), at(50.0)).expect("a finding").verdict
+        };
+        assert_eq!(received(Sharing::Commands).as_deref(), Some(&verdict));
+        assert_eq!(received(Sharing::Names), None);
+        let unknown = VerdictFrame { outcome: "newer".into(), ..VerdictFrame::new(&verdict, at(50.0)) };
+        assert_eq!(unknown.verdict(&|_| None, at(50.0)), None);
     }
 }

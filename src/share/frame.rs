@@ -517,6 +517,35 @@ pub struct FindingFrame {
     /// Seconds until the snooze ends; absent if it lasts until the finding changes.
     #[serde(default)]
     pub(super) snoozed_for_seconds: Option<f64>,
+    /// What an examination of the job has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<VerdictFrame>,
+}
+
+/// See [`crate::diagnosis::FindingVerdict`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct VerdictFrame {
+    /// [`crate::diagnosis::proof::Outcome::word`].
+    pub(super) outcome: SafeText,
+    pub(super) sentence: SafeText,
+    #[serde(default, deserialize_with = "limits::at_most::<16, _, _>")]
+    pub(super) culprits: Vec<CulpritFrame>,
+    /// Seconds since it was reached.
+    pub(super) age_seconds: f64,
+}
+
+/// See [`crate::diagnosis::proof::CulpritRank`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct CulpritFrame {
+    pub(super) rank: Option<u32>,
+    pub(super) world_rank: Option<u32>,
+    pub(super) pid: Option<u32>,
+    pub(super) host: Option<SafeText>,
+    /// The collector watches its host.
+    pub(super) is_watched: bool,
+    pub(super) gpu: Option<u32>,
+    pub(super) operation: Option<SafeText>,
 }
 
 /// A GPU of a finding.

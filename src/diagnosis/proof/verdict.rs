@@ -39,6 +39,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    const ALL: [Self; 6] =
+        [Self::Proven, Self::Likely, Self::Suspected, Self::WaitsForRank, Self::NotHung, Self::NothingKnown];
+
+    /// The outcome with this name in JSON.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.word() == word)
+    }
+
     /// The name in JSON.
     pub fn word(self) -> &'static str {
         match self {
