@@ -4,7 +4,7 @@
 //! A missing value is `null`. Names and units are those of the wire protocol.
 
 use super::report::{GpuView, Report, has_reported, no_answer_text};
-use super::why::JsonCulpritRank;
+use crate::diagnosis::proof::CulpritRank;
 use crate::diagnosis::{Finding, SnoozeEnd};
 use crate::fleet::{Fleet, Host, HostId, LinkError, LinkErrorKind, Misbehavior, Moment, Process};
 use crate::wire::{
@@ -563,6 +563,41 @@ impl JsonFindingVerdict {
             culprits: verdict.culprits.iter().map(JsonCulpritRank::new).collect(),
             time: rfc3339(verdict.at),
         })
+    }
+}
+
+/// One rank that holds a job up.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct JsonCulpritRank {
+    /// Rank in the whole job.
+    pub world_rank: Option<u32>,
+    /// Rank in its communicator.
+    pub rank: Option<u32>,
+    /// The pid on its host, or in the job's pid namespace if the host is not watched.
+    pub pid: Option<u32>,
+    /// The name of its host, or the address by which NCCL knows it if the host is not watched.
+    pub host: Option<SafeText>,
+    /// Whether the process is on a watched host.
+    pub watched: bool,
+    /// The index of its GPU.
+    pub gpu: Option<u32>,
+    /// The operation in which this rank differs, if the ranks took different paths.
+    pub operation: Option<SafeText>,
+}
+
+impl JsonCulpritRank {
+    /// Builds the JSON of a rank.
+    pub fn new(rank: &CulpritRank) -> Self {
+        Self {
+            world_rank: rank.world_rank,
+            rank: rank.rank,
+            pid: rank.pid,
+            host: rank.host.clone(),
+            watched: rank.host_id.is_some(),
+            gpu: rank.gpu,
+            operation: rank.operation.clone(),
+        }
     }
 }
 

@@ -13,12 +13,10 @@
 //!   not seen  Flight Recorder: off in this job (TORCH_FR_BUFFER_SIZE=2000 before the next start)
 //! ```
 
-use super::json::rounded;
+use super::json::{JsonCulpritRank, rounded};
 use super::paint::{Paint, Tone};
 use crate::diagnosis::proof::job_details::{JobDetails, last_lines, variables};
-use crate::diagnosis::proof::{
-    Culprit, CulpritRank, CulpritReason, EvidenceLine, JobEvidence, Missing, Outcome, Says, Verdict,
-};
+use crate::diagnosis::proof::{Culprit, CulpritReason, EvidenceLine, JobEvidence, Missing, Outcome, Says, Verdict};
 use crate::wire::SafeText;
 use crate::wire::format::{DurationStyle, duration};
 use serde::Serialize;
@@ -261,26 +259,6 @@ struct JsonCulprit {
     ranks_left_out: u32,
 }
 
-/// One rank that holds a job up.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct JsonCulpritRank {
-    /// Rank in the whole job.
-    pub world_rank: Option<u32>,
-    /// Rank in its communicator.
-    pub rank: Option<u32>,
-    /// The pid on its host, or in the job's pid namespace if the host is not watched.
-    pub pid: Option<u32>,
-    /// The name of its host, or the address by which NCCL knows it if the host is not watched.
-    pub host: Option<SafeText>,
-    /// Whether the process is on a watched host.
-    pub watched: bool,
-    /// The index of its GPU.
-    pub gpu: Option<u32>,
-    /// The operation in which this rank differs, if the ranks took different paths.
-    pub operation: Option<SafeText>,
-}
-
 /// One piece of evidence.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -398,21 +376,6 @@ impl JsonCulprit {
     }
 }
 
-impl JsonCulpritRank {
-    /// Builds the JSON of a rank.
-    pub fn new(rank: &CulpritRank) -> Self {
-        Self {
-            world_rank: rank.world_rank,
-            rank: rank.rank,
-            pid: rank.pid,
-            host: rank.host.clone(),
-            watched: rank.host_id.is_some(),
-            gpu: rank.gpu,
-            operation: rank.operation.clone(),
-        }
-    }
-}
-
 impl JsonMissing {
     fn new(missing: &Missing) -> Self {
         Self {
@@ -445,6 +408,7 @@ pub fn json_line_without_job(watched: Duration, missing: &[Missing]) -> Result<S
 mod tests {
     use super::super::fixture::assert_documented;
     use super::*;
+    use crate::diagnosis::proof::CulpritRank;
     use crate::diagnosis::proof::{LogTail, RankEvidence, RankReading};
     use crate::fleet::{HostId, ProcessKey};
     use crate::wire::{Examination, ProcessExamination};

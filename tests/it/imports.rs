@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sim", &["config", "fleet", "wire"]),
     ("share", &["config", "diagnosis", "fleet", "store", "wire"]),
     ("collect", &["config", "fleet", "share", "ssh", "wire"]),
-    ("diagnosis", &["fleet", "wire"]),
+    ("diagnosis", &["config", "fleet", "wire"]),
     ("output", &["config", "diagnosis", "fleet", "store", "wire"]),
     ("app", &["config", "diagnosis", "fleet", "ssh", "wire"]),
     ("ui", &["app", "diagnosis", "fleet", "ssh", "wire"]),
