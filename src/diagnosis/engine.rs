@@ -245,6 +245,12 @@ impl Engine {
         all.into_iter()
     }
 
+    /// The findings about jobs that hang, in no order.
+    pub fn hangs(&self) -> impl Iterator<Item = &Finding> {
+        let findings = self.hosts.iter().flat_map(|host| host.conditions.findings()).map(|(_, finding)| finding);
+        findings.filter(|finding| finding.rule.is_hang())
+    }
+
     /// The finding after a transition; `None` if it has cleared. It looks only at the host of the transition and at the
     /// fleet: searching all findings for each transition takes hours for a recording with thousands of hosts.
     pub fn finding_of(&self, transition: &Transition) -> Option<&Finding> {

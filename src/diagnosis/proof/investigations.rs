@@ -113,14 +113,16 @@ impl Investigations {
     /// Forgets the jobs of which no finding says that they hang.
     fn forget_ended(&mut self, engine: &Engine) {
         if !self.jobs.is_empty() {
-            let hangs: Vec<&Finding> = engine.findings().filter(|finding| finding.rule.is_hang()).collect();
+            let hangs: Vec<&Finding> = engine.hangs().collect();
             self.jobs.retain(|examined| hangs.iter().any(|finding| examined.is_about(finding)));
         }
     }
 
     fn begin_due(&mut self, fleet: &Fleet, engine: &Engine, open_job: Option<(HostId, &JobKey)>, now: Moment) {
         let mut running = self.jobs.iter().filter(|examined| examined.is_running()).count();
-        for finding in engine.findings().filter(|finding| is_due(finding, now)) {
+        let mut due: Vec<&Finding> = engine.hangs().filter(|finding| is_due(finding, now)).collect();
+        due.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), finding.since.unix));
+        for finding in due {
             if running >= MAX_RUNNING {
                 return;
             }
@@ -191,7 +193,8 @@ fn note_progress(examined: &mut ExaminedJob, fleet: &Fleet, engine: &mut Engine,
 /// Adds the verdict about an examination to the findings about its job. One reading is enough only for a proof: whether
 /// anything moves is known after the second one.
 pub fn add_verdict(investigation: &Investigation, is_complete: bool, fleet: &Fleet, engine: &mut Engine, now: Moment) {
-    let hangs = engine.findings().filter(|finding| finding.rule.is_hang() && investigation.is_about(finding));
+    // A host that is down hides its part of the evidence: the findings about it keep their verdicts.
+    let hangs = engine.hangs().filter(|finding| !finding.is_frozen && investigation.is_about(finding));
     let hangs: Vec<Finding> = hangs.cloned().collect();
     let verdict = judge(&investigation.evidence(fleet, engine, hangs.first(), now));
     if is_complete || verdict.outcome == Outcome::Proven {
@@ -208,8 +211,7 @@ fn is_due(finding: &Finding, now: Moment) -> bool {
     let warns = finding.phase == FindingPhase::Firing && finding.severity >= Severity::Warn;
     // A verdict that the job moves makes the warning a note, which is examined again.
     let will_warn = finding.warns_after.is_some_and(|after| finding.lasted(now) + LEAD >= after);
-    finding.rule.is_hang()
-        && finding.is_mine
+    finding.is_mine
         && !finding.is_frozen
         && finding.snoozed.is_none()
         && (warns || will_warn || (finding.phase == FindingPhase::Firing && finding.moves()))

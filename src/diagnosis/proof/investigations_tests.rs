@@ -253,6 +253,21 @@ fn jobs_are_examined_only_where_hosts_toml_and_the_user_permit_it() {
         job.examine();
     }
     assert_eq!(job.sent.len(), 0, "the host is down");
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.run(320.0, false);
+    let known = Investigation::new(
+        &job.tester.fleet,
+        HostId(0),
+        &job.finding().job.clone().expect("a job"),
+        RasQueries::AsConfigured,
+        1,
+    );
+    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
+    job.tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    job.tester.wait(5.0);
+    let now = job.tester.now();
+    add_verdict(&known, true, &job.tester.fleet, &mut job.tester.engine, now);
+    assert_eq!(job.outcome(), Some(Outcome::Likely), "an examination without answers does not change it");
 }
 
 #[test]
