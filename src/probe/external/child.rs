@@ -1,8 +1,9 @@
 //! Child processes with a timeout, which start in the background and are polled without waiting.
 
 use crate::probe::blocking::{BlockingPool, Pending};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_setfl};
+use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +12,8 @@ use std::time::Instant;
 
 /// Maximum output of a child. It fits into a pipe, so that the child never waits for a reader.
 const MAX_OUTPUT_BYTES: u64 = 60 * 1024;
+/// Maximum standard error that is read. An error message is shorter.
+const MAX_ERROR_BYTES: u64 = 1024;
 
 /// A child process that starts in the background.
 #[derive(Debug)]
@@ -53,6 +56,29 @@ impl ChildProcess {
         now: f64,
         timeout_seconds: f64,
     ) -> Option<Self> {
+        Self::start_with(pool, program, arguments, Stdio::null, now, timeout_seconds)
+    }
+
+    /// Like [`ChildProcess::start`], with a standard error that [`ChildProcess::error_output`] returns. A child that writes more
+    /// to it than a pipe holds waits until its deadline.
+    pub(super) fn start_with_errors(
+        pool: &BlockingPool,
+        program: &ProgramPath,
+        arguments: &[&str],
+        now: f64,
+        timeout_seconds: f64,
+    ) -> Option<Self> {
+        Self::start_with(pool, program, arguments, Stdio::piped, now, timeout_seconds)
+    }
+
+    fn start_with(
+        pool: &BlockingPool,
+        program: &ProgramPath,
+        arguments: &[&str],
+        standard_error: fn() -> Stdio,
+        now: f64,
+        timeout_seconds: f64,
+    ) -> Option<Self> {
         if program.is_absent() {
             return None;
         }
@@ -60,7 +86,7 @@ impl ChildProcess {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let starting = pool.run(move || {
             let mut command = Command::new(program.locate()?);
-            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(standard_error());
             let waited_seconds = requested_at.elapsed().as_secs() as f64;
             Some(Started { child: command.spawn().ok()?, waited_seconds })
         })?;
@@ -98,20 +124,31 @@ impl ChildProcess {
         }
     }
 
+    /// Returns the beginning of its standard error, after [`ChildStatus::Failed`].
+    pub(super) fn error_output(&mut self) -> String {
+        let pipe = self.child.as_mut().and_then(|child| child.stderr.take());
+        let bytes = pipe.and_then(|pipe| read_pipe(pipe.into(), MAX_ERROR_BYTES)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Returns the read end of its standard output, which hangs up when it ends.
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.child.as_ref()?.stdout.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// Reads the output of a child that has ended. It does not wait for the end of the pipe, since a grandchild may keep
-/// the pipe open.
+/// Reads the output of a child that has ended.
 fn read_output(child: &mut Child) -> Option<String> {
-    let pipe = child.stdout.take()?;
+    String::from_utf8(read_pipe(child.stdout.take()?.into(), MAX_OUTPUT_BYTES)?).ok()
+}
+
+/// Reads from the pipe of a child that has ended. It does not wait for the end of the pipe, since a grandchild may keep
+/// the pipe open.
+fn read_pipe(pipe: OwnedFd, most: u64) -> Option<Vec<u8>> {
     fcntl_setfl(&pipe, OFlags::NONBLOCK).ok()?;
     let mut bytes = Vec::new();
-    let _end_or_empty = pipe.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
-    String::from_utf8(bytes).ok()
+    let _end_or_empty = File::from(pipe).take(most).read_to_end(&mut bytes);
+    Some(bytes)
 }
 
 /// A program that is searched for once. Clones share the result.
@@ -232,6 +269,24 @@ mod tests {
         assert!(missing.is_absent() && ChildProcess::start(&pool, &missing, &[], 0.0, 1.0).is_none());
         let broken = ProgramPath::at(Some("/nonexistent".into()));
         assert_eq!(outcome(&mut ChildProcess::start(&pool, &broken, &[], 0.0, 1.0).unwrap(), 0.0), ChildStatus::Failed);
+    }
+
+    #[test]
+    fn the_beginning_of_standard_error_is_known_after_a_failure() {
+        let pool = BlockingPool::new();
+        let start = |script: &str| ChildProcess::start_with_errors(&pool, &sh(), &["-c", script], 0.0, 5.0).unwrap();
+        let mut failed = start("echo answer; echo no route >&2; exit 1");
+        assert_eq!(outcome(&mut failed, 0.0), ChildStatus::Failed);
+        assert_eq!(failed.error_output(), "no route\n");
+        let mut warned = start("echo warning >&2; echo yes");
+        assert_eq!(outcome(&mut warned, 0.0), ChildStatus::Finished("yes\n".to_owned()));
+        // A part of it is kept, and a grandchild that keeps the pipe open does not matter.
+        let mut verbose = start("printf %4000d 7 >&2; sleep 600 >/dev/null & exit 1");
+        assert_eq!(outcome(&mut verbose, 0.0), ChildStatus::Failed);
+        assert_eq!(verbose.error_output(), " ".repeat(MAX_ERROR_BYTES as usize));
+        let mut silent = ChildProcess::start(&pool, &sh(), &["-c", "echo no route >&2; exit 1"], 0.0, 5.0).unwrap();
+        assert_eq!(outcome(&mut silent, 0.0), ChildStatus::Failed);
+        assert_eq!(silent.error_output(), "");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! When the allocated GPUs change, and every ten minutes, `squeue` lists the running jobs of this node, and `scontrol -d show
 //! job` tells the GPUs of each job that is new, until the jobs of all allocated GPUs are known. A job keeps its GPUs while it
 //! runs, so a steady node costs slurmctld one query in ten minutes besides that of the node. All programs run one after the
-//! other, each with a timeout. After the timeout of one query no further job of a list is queried, because slurmctld may hang.
+//! other, each with a timeout. After a query without an answer no further job of a list is queried, because slurmctld hangs or is down.
 //! A minute later the next list begins with another job.
 //!
 //! How a job ended is read between these queries ([`SlurmEnds`]).
@@ -39,6 +39,17 @@ const MAX_GPU_JOBS: usize = 64;
 /// Maximum number of GPUs of a node.
 const MAX_GPUS: u32 = 512;
 
+/// Parts of the error messages that tell nothing about a job: slurmctld is down, hangs, is not the active one, or refuses queries
+/// that come too often (slurm, src/common/slurm_errno.c), or the system cannot connect to it.
+const NO_ANSWER: [&str; 6] = [
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "timed out",
+    "Zero Bytes were transmitted",
+    "in standby mode",
+    "Rate limit exceeded",
+];
+
 /// The query of the allocated GPUs.
 #[derive(Debug)]
 pub(crate) struct Slurm {
@@ -57,8 +68,8 @@ pub(crate) struct Slurm {
     jobs: Option<Vec<SlurmJob>>,
     /// When the jobs are listed again, if the allocated GPUs stay the same.
     jobs_due: f64,
-    /// How many queries of a job have timed out.
-    timeouts: usize,
+    /// The number of queries of a job without an answer.
+    unanswered: usize,
     /// From 0 to 1. `None` after the first wait, which determines when this host queries.
     phase: Option<f64>,
     ends: SlurmEnds,
@@ -125,7 +136,7 @@ impl Slurm {
             squeue: ProgramPath::new(|| find_program("squeue", &SCONTROL_DIRECTORIES)),
             jobs: None,
             jobs_due: 0.0,
-            timeouts: 0,
+            unanswered: 0,
             phase: Some(phase),
             ends: SlurmEnds::new(phase),
         }
@@ -145,7 +156,10 @@ impl Slurm {
                 ChildStatus::Running => State::Querying { child, query, timed_out },
                 ChildStatus::TimedOut => State::Querying { child, query, timed_out: true },
                 ChildStatus::Finished(text) => self.take_answer(query, &text, now),
-                ChildStatus::Failed => self.take_failure(query, timed_out, now),
+                ChildStatus::Failed => {
+                    let has_answered = !timed_out && !tells_no_answer(&child.error_output());
+                    self.take_failure(query, has_answered, now)
+                }
             },
         };
         let is_new_list = self.jobs != previous.2;
@@ -221,8 +235,8 @@ impl Slurm {
                     earlier.map_or_else(|| waiting.push(listed), |earlier| known.push(earlier.clone()));
                 }
                 // A job whose query never ends must not keep the others from being queried.
-                let timeouts = self.timeouts % waiting.len().max(1);
-                waiting.rotate_left(timeouts);
+                let unanswered = self.unanswered % waiting.len().max(1);
+                waiting.rotate_left(unanswered);
                 self.next_job(waiting, known, now)
             }
             Query::Job { mut waiting, mut known } => {
@@ -239,16 +253,16 @@ impl Slurm {
         }
     }
 
-    fn take_failure(&mut self, query: Query, timed_out: bool, now: f64) -> State {
-        if timed_out {
-            // slurmctld may hang.
-            self.ends.pause(now);
-        } else {
+    /// Takes the failure of a query. `has_answered`: slurmctld neither hangs nor is down.
+    fn take_failure(&mut self, query: Query, has_answered: bool, now: f64) -> State {
+        if has_answered {
             self.ends.note_answer();
+        } else {
+            self.ends.pause(now);
         }
         match query {
             // Slurm may know the node by another name.
-            Query::Node if self.node_name_index + 1 < self.node_names.len() => {
+            Query::Node if has_answered && self.node_name_index + 1 < self.node_names.len() => {
                 self.node_name_index += 1;
                 self.start_query(Query::Node, now)
             }
@@ -262,20 +276,20 @@ impl Slurm {
                 self.wait(QUERY_SECONDS, now)
             }
             Query::End { job, node_due } => {
-                let answer = if timed_out { Answer::TimedOut } else { Answer::Failed };
+                let answer = if has_answered { Answer::Failed } else { Answer::NoAnswer };
                 self.ends.take_answer(&job, answer, now);
                 State::Idle { due: node_due }
             }
             // The job has ended meanwhile, or may not be seen.
-            Query::Job { mut waiting, known } if !timed_out => {
+            Query::Job { mut waiting, known } if has_answered => {
                 if !waiting.is_empty() {
                     waiting.remove(0);
                 }
                 self.next_job(waiting, known, now)
             }
-            // slurmctld may hang: the others are queried a minute later.
+            // slurmctld hangs or is down: the others are queried a minute later.
             Query::Job { known, .. } => {
-                self.timeouts = self.timeouts.wrapping_add(1);
+                self.unanswered = self.unanswered.wrapping_add(1);
                 self.jobs_due = now;
                 self.jobs = Some(known);
                 self.wait(QUERY_SECONDS, now)
@@ -322,7 +336,7 @@ impl Slurm {
             // Several lines: a name of a job, which users write, cannot look like the line of its state.
             Query::End { job, .. } => (&self.program, &["show", "job", job]),
         };
-        if let Some(child) = ChildProcess::start(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
+        if let Some(child) = ChildProcess::start_with_errors(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
             return State::Querying { child, query, timed_out: false };
         }
         match query {
@@ -333,6 +347,12 @@ impl Slurm {
             _ => self.wait(RETRY_SECONDS, now),
         }
     }
+}
+
+/// Whether an error message of `scontrol` or `squeue` tells that slurmctld did not answer. They exit with status 1 then, and also
+/// for a job that slurmctld has forgotten ("Invalid job id specified").
+fn tells_no_answer(message: &str) -> bool {
+    NO_ANSWER.iter().any(|text| message.contains(text))
 }
 
 /// Returns the phase of a host: the first digits of its boot id (a random UUID) as a fraction.

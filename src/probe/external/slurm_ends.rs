@@ -4,7 +4,7 @@
 //! how it ended: slurmctld knows an ended job for `MinJobAge`, 300 s by default. `sacct` would know it longer, and needs slurmdbd.
 //! [`SlurmEnds`] decides which job to query and when, and starts no program.
 //!
-//! After a timeout no end is queried for a while, because slurmctld may hang: the time doubles with each timeout in a row. The
+//! If slurmctld does not answer, because it hangs or is down, no end is queried for a while: the time doubles each time. The
 //! next query is that of another job, because the output of one may be longer than a pipe holds (the tasks of an array).
 
 use crate::wire::{SafeText, SlurmJobEnd, is_slurm_job_id};
@@ -19,7 +19,8 @@ const SPREAD_SECONDS: f64 = 10.0;
 const RUNS_ON_SECONDS: f64 = 60.0;
 /// How often the end of a job is queried while its epilog runs, or while no query can start. Each time takes twice as long.
 const MAX_END_QUERIES: u32 = 5;
-/// No end is queried for this long after a timeout. The time doubles with each further one, [`MAX_DOUBLINGS`] times.
+/// No end is queried for this long after a query without an answer. The time doubles with each further one, [`MAX_DOUBLINGS`]
+/// times.
 const PAUSE_SECONDS: f64 = 20.0;
 const MAX_DOUBLINGS: u32 = 3;
 /// The end of a job is not queried later than this: slurmctld forgets it (slurm.conf(5), `MinJobAge`).
@@ -35,8 +36,8 @@ pub(crate) struct SlurmEnds {
     delay_seconds: f64,
     /// No end is queried before this time.
     paused_until: f64,
-    /// The number of timeouts in a row.
-    timeouts: u32,
+    /// The number of queries in a row without an answer.
+    unanswered: u32,
 }
 
 /// The answer to the query of an end.
@@ -46,8 +47,8 @@ pub(super) enum Answer<'a> {
     Text(&'a str),
     /// It failed: the job was forgotten, or may not be seen.
     Failed,
-    /// It did not end in time.
-    TimedOut,
+    /// slurmctld did not answer in time, or does not accept connections.
+    NoAnswer,
     /// It could not start.
     NotStarted,
 }
@@ -77,7 +78,7 @@ impl SlurmEnds {
     /// `phase`, from 0 to 1, should differ between the hosts of a cluster.
     pub(super) fn new(phase: f64) -> Self {
         let delay_seconds = END_SECONDS + phase * SPREAD_SECONDS;
-        Self { ends: Vec::new(), delay_seconds, paused_until: 0.0, timeouts: 0 }
+        Self { ends: Vec::new(), delay_seconds, paused_until: 0.0, unanswered: 0 }
     }
 
     /// Notes that the last process of a job has left the GPUs: it may have ended.
@@ -140,15 +141,15 @@ impl SlurmEnds {
         first.map(|(due, job)| (due, job.clone()))
     }
 
-    /// Notes a timeout of any query: no end is queried for a while.
+    /// Notes that slurmctld did not answer a query: no end is queried for a while.
     pub(super) fn pause(&mut self, now: f64) {
-        self.paused_until = now + pause_seconds(self.timeouts);
-        self.timeouts = self.timeouts.saturating_add(1);
+        self.paused_until = now + pause_seconds(self.unanswered);
+        self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// Notes that slurmctld has answered a query: the next timeout is the first one again.
+    /// Notes that slurmctld has answered a query: the next one without an answer is the first one again.
     pub(super) fn note_answer(&mut self) {
-        self.timeouts = 0;
+        self.unanswered = 0;
     }
 
     /// Takes the answer to the query of the end of a job.
@@ -158,7 +159,7 @@ impl SlurmEnds {
         let end = if let Answer::Text(text) = answer { job_end(text, job) } else { None };
         let is_completing = end.as_ref().is_some_and(|end| matches!(&*end.state, "COMPLETING" | "STAGE_OUT"));
         let retry_seconds = match answer {
-            Answer::TimedOut => Some(pause_seconds(known.queries - 1)),
+            Answer::NoAnswer => Some(pause_seconds(known.queries - 1)),
             _ if is_completing || matches!(answer, Answer::NotStarted) => {
                 Some(END_SECONDS * f64::from(1 << known.queries))
             }
@@ -195,7 +196,7 @@ impl SlurmEnds {
     }
 }
 
-/// Returns the pause after a timeout that follows this many others.
+/// Returns the pause after a query without an answer that follows this many others.
 fn pause_seconds(earlier: u32) -> f64 {
     PAUSE_SECONDS * f64::from(1 << earlier.min(MAX_DOUBLINGS))
 }
@@ -280,8 +281,8 @@ mod tests {
             if let Some((_, job)) = ends.due(now) {
                 queries.push((job.to_string(), now));
                 let answer = answer(&job, now);
-                now += if matches!(answer, Answer::TimedOut) { 10.0 } else { 0.0 };
-                if matches!(answer, Answer::TimedOut) {
+                now += if matches!(answer, Answer::NoAnswer) { 10.0 } else { 0.0 };
+                if matches!(answer, Answer::NoAnswer) {
                     ends.pause(now);
                 }
                 ends.take_answer(&job, answer, now);
@@ -293,18 +294,18 @@ mod tests {
 
     #[test]
     fn a_slurmctld_that_hangs_is_queried_rarely_whatever_the_number_of_jobs() {
-        let (ends, all) = queries(32, |_, _| Answer::TimedOut);
+        let (ends, all) = queries(32, |_, _| Answer::NoAnswer);
         let times: Vec<f64> = all.iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [5.0, 35.0, 85.0, 175.0], "and none when slurmctld has forgotten the jobs");
         let jobs: Vec<&str> = all.iter().map(|(job, _)| job.as_str()).collect();
         assert_eq!(jobs, ["0", "1", "2", "3"], "another one each time");
         assert!((0..32).all(|job| ends.due_at(&job.to_string()).is_none()));
-        assert_eq!(queries(1, |_, _| Answer::TimedOut).1.len(), 4);
+        assert_eq!(queries(1, |_, _| Answer::NoAnswer).1.len(), 4);
     }
 
     #[test]
     fn all_ends_are_queried_when_slurmctld_answers_again() {
-        let (_, all) = queries(8, |_, now| if now < 50.0 { Answer::TimedOut } else { Answer::Failed });
+        let (_, all) = queries(8, |_, now| if now < 50.0 { Answer::NoAnswer } else { Answer::Failed });
         let times: Vec<f64> = all.iter().map(|(_, time)| *time).collect();
         assert_eq!(times[..3], [5.0, 35.0, 85.0]);
         assert_eq!((times.len(), times.last()), (10, Some(&92.0)), "{all:?}");
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_job_whose_query_times_out_delays_the_others_for_its_pauses_only() {
-        let (_, all) = queries(4, |job, _| if job == "1" { Answer::TimedOut } else { Answer::Failed });
+        let (_, all) = queries(4, |job, _| if job == "1" { Answer::NoAnswer } else { Answer::Failed });
         let of_job = |job: &str| all.iter().filter(|(one, _)| one == job).map(|(_, time)| *time).collect::<Vec<_>>();
         assert_eq!(of_job("1"), [6.0, 38.0, 88.0, 178.0], "{all:?}");
         assert_eq!((of_job("0"), of_job("2"), of_job("3")), (vec![5.0], vec![36.0], vec![37.0]), "{all:?}");

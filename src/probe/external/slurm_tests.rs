@@ -409,10 +409,10 @@ fn jobs_that_end_together_are_all_queried_although_samples_are_rare() {
 }
 
 #[test]
-fn timeouts_between_answers_do_not_add_up() {
+fn unanswered_queries_between_answers_do_not_add_up() {
     let (mut slurm, _folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
     for now in [100.0, 200.0, 300.0, 400.0] {
-        slurm.take_failure(Query::Jobs, true, now);
+        slurm.take_failure(Query::Jobs, false, now);
         slurm.take_answer(Query::Node, "GresUsed=gpu:h100:0(IDX:N/A)", now + 60.0);
     }
     slurm.ends.note_left(&"3385".into(), 400.0);
@@ -420,15 +420,15 @@ fn timeouts_between_answers_do_not_add_up() {
 }
 
 #[test]
-fn a_timeout_of_a_query_delays_all_ends() {
+fn a_query_without_an_answer_delays_all_ends() {
     let (mut slurm, _folder) = with_scontrol(END_SCRIPT, &["hgx-01"]);
     slurm.ends.note_left(&"3385".into(), 1.0);
     slurm.ends.note_left(&"3386".into(), 1.0);
     let query = Query::End { job: "3385".into(), node_due: 61.0 };
-    assert!(matches!(slurm.take_failure(query, true, 20.0), State::Idle { due } if (60.9..61.1).contains(&due)));
+    assert!(matches!(slurm.take_failure(query, false, 20.0), State::Idle { due } if (60.9..61.1).contains(&due)));
     assert_eq!((slurm.ends.due_at("3385"), slurm.ends.due(39.0)), (Some(40.0), None));
     assert_eq!(slurm.ends.due(40.0).map(|(_, job)| job), Some("3386".into()), "another one");
-    slurm.take_failure(Query::Node, true, 40.0);
+    slurm.take_failure(Query::Node, false, 40.0);
     assert_eq!(slurm.ends.due(79.0), None);
     assert!(slurm.ends.due(80.0).is_some());
 }
@@ -466,6 +466,52 @@ fn a_job_that_slurmctld_has_forgotten_is_queried_once() {
     }
     let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
     assert_eq!(calls.lines().count(), 1);
+}
+
+#[test]
+fn a_slurmctld_that_refuses_connections_has_not_forgotten_a_job() {
+    let script = END_SCRIPT
+        .replace("cat \"$0.end\"", "if [ -e \"$0.down\" ]; then cat \"$0.down\" >&2; exit 1; fi; cat \"$0.end\"");
+    let end = SlurmJobEnd { job: "3385".into(), state: "TIMEOUT".into(), exit_status: Some(0), signal: Some(1) };
+    for (message, expected) in [
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", Some(end.clone())),
+        ("scontrol: error: connect to 10.0.0.1:6817: Connection refused\n", Some(end.clone())),
+        ("slurm_load_jobs error: Socket timed out on send/recv operation\n", Some(end.clone())),
+        ("slurm_load_jobs error: Rate limit exceeded, please retry momentarily\n", Some(end)),
+        ("slurm_load_jobs error: Invalid job id specified\n", None),
+        ("slurm_load_jobs error: Access/permission denied\n", None),
+    ] {
+        let (mut slurm, folder) = with_scontrol(&script, &["hgx-01"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("scontrol.node", "GresUsed=gpu:h100:0(IDX:N/A)");
+        write("scontrol.end", &shown("TIMEOUT Reason=TimeLimit", "0:1"));
+        write("scontrol.down", message);
+        run_until_idle(&mut slurm, 1.0);
+        slurm.ends.note_left(&"3385".into(), 1.0);
+        assert_eq!(run_until_idle(&mut slurm, 7.0).ends, [], "{message}");
+        std::fs::remove_file(folder.path().join("scontrol.down")).unwrap();
+        assert_eq!(run_until_idle(&mut slurm, 26.0).ends, [], "it waits for 20 s: {message}");
+        assert_eq!(run_until_idle(&mut slurm, 27.0).ends, Vec::from_iter(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_slurmctld_that_refuses_connections_ends_the_queries_of_a_list_until_the_next_minute() {
+    let script = format!(
+        "case $* in 'show config') echo 'ClusterName = lab' ;; '-d -o show node hgx-01') echo '{NODE}' ;; *) echo x >>\"$0.calls\"; \
+         [ -e \"$0.down\" ] && {{ echo 'Unable to contact slurm controller' >&2; exit 1; }}; echo '{JOB}' ;; esac"
+    );
+    let (mut slurm, folder) = with_scontrol(&script, &["hgx-01"]);
+    std::fs::write(folder.path().join("jobs"), "3385 3385 ann\n3386 3386 bob\n").unwrap();
+    let down = folder.path().join("scontrol.down");
+    std::fs::write(&down, "").unwrap();
+    assert_eq!(run_until_idle(&mut slurm, 1.0).jobs, Some(vec![]), "neither job is known");
+    let calls = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
+    assert_eq!(calls.lines().count(), 1, "the second job is not queried");
+    assert!(matches!(slurm.state, State::Idle { due } if (60.5..61.5).contains(&due)), "{slurm:?}");
+    std::fs::remove_file(down).unwrap();
+    let job = SlurmJob { job: "3385".into(), user: Some("ann".into()), gpus: vec![0, 1, 5] };
+    assert_eq!(run_until_idle(&mut slurm, 61.0).jobs, Some(vec![job]));
 }
 
 #[test]
