@@ -302,6 +302,7 @@ impl Condition {
         self.finding.verdict.take_if(is_outdated);
         let severity = self.published_severity();
         let has_changed = from != to || (severity != self.finding.severity && to != FindingPhase::Clear);
+        let is_milder = from == to && severity < self.finding.severity;
         self.finding.severity = severity;
         if let Some(verdict) = &self.finding.verdict {
             self.finding.confidence = verdict.raise(self.finding.confidence);
@@ -332,6 +333,7 @@ impl Condition {
             from,
             to,
             severity,
+            is_milder,
             notify,
             is_reminder,
             sentence: self.finding.sentence_with_verdict(),

@@ -362,11 +362,13 @@ pub struct Transition {
     pub to: FindingPhase,
     /// The severity after.
     pub severity: Severity,
+    /// The finding is less severe than before: an examination has shown that the job moves.
+    pub is_milder: bool,
     /// A notification should be sent: the finding fires for the first time, or is worse than when it was notified.
     pub notify: bool,
     /// The finding still fires after its snooze ended.
     pub is_reminder: bool,
-    /// [`Finding::sentence`] at that time.
+    /// [`Finding::sentence_with_verdict`] at that time.
     pub sentence: SafeText,
 }
 

@@ -213,6 +213,7 @@ pub(crate) fn notification(id: &str, severity: super::Severity) -> super::Findin
         from: FindingPhase::Clear,
         to: FindingPhase::Firing,
         severity,
+        is_milder: false,
         notify: true,
         is_reminder: false,
         sentence: "a sentence".into(),

@@ -168,6 +168,7 @@ pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> Strin
     let (from, to) = (transition.from.word(), transition.to.word());
     let change = match (from == to, transition.is_reminder) {
         (true, true) => format!("still {to}"),
+        (true, false) if transition.is_milder => format!("{to} milder"),
         (true, false) => format!("{to} worse"),
         (false, _) => format!("{from} -> {to}"),
     };

@@ -52,6 +52,8 @@ fn a_transition_is_one_line() {
 "
     );
     assert_eq!(text, expected);
+    let milder = Transition { severity: Severity::Info, is_milder: true, notify: false, ..transitions()[2].clone() };
+    assert!(transition(&milder, moment(0.0), Paint::OFF).contains("  info  hgx-01  stuck-spin  firing milder  "));
 }
 
 #[test]

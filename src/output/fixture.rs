@@ -325,6 +325,7 @@ pub(super) fn transitions() -> Vec<Transition> {
         from,
         to,
         severity,
+        is_milder: false,
         notify: to == FindingPhase::Firing,
         is_reminder: false,
         sentence: "GPUs 0-1 read 100 % busy but draw 104 W of 700 W: train.py looks hung".into(),

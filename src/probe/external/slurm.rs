@@ -276,7 +276,7 @@ impl Slurm {
                 self.wait(QUERY_SECONDS, now)
             }
             Query::End { job, node_due } => {
-                let answer = if has_answered { Answer::Failed } else { Answer::NoAnswer };
+                let answer = if has_answered { Answer::Failed } else { Answer::Nothing };
                 self.ends.take_answer(&job, answer, now);
                 State::Idle { due: node_due }
             }
