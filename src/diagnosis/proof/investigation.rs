@@ -397,6 +397,11 @@ impl Investigation {
         self.ranks.iter().any(|rank| rank.is_mine)
     }
 
+    /// Returns the hosts on which processes are examined; a host may be there several times.
+    pub fn examined_hosts(&self) -> impl Iterator<Item = HostId> {
+        self.ranks.iter().filter(|rank| rank.is_mine).map(|rank| rank.host)
+    }
+
     /// Returns the number of examined processes and of their hosts: `8 processes on 2 hosts`.
     pub fn extent_text(&self) -> String {
         let mut hosts: Vec<HostId> = self.ranks.iter().map(|rank| rank.host).collect();

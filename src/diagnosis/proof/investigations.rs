@@ -128,12 +128,8 @@ impl Investigations {
             }
             let Some(job) = &finding.job else { continue };
             let host = finding.host;
-            let is_automatic = fleet.host(host).is_some_and(|host| {
-                // The collector that reads it examines its jobs: a viewer has no session of its own.
-                host.config.examine == ExamineRule::Automatic && host.config.relayed_by.is_none()
-            });
             let is_open = open_job.is_some_and(|(host, job)| finding.concerns_job(host, job));
-            if !is_automatic || is_open {
+            if !is_automatic(fleet, host) || is_open {
                 continue;
             }
             let known = self.jobs.iter().position(|examined| examined.is_about(finding));
@@ -146,17 +142,18 @@ impl Investigations {
             }
             let first_id = FIRST_REQUEST_ID + self.begun * IDS_OF_ONE;
             let investigation = Investigation::new(fleet, host, job, RasQueries::AsConfigured, first_id);
-            let has_own_ranks = investigation.has_own_ranks();
+            // A part of the job may run on a host where examinations are left to the user.
+            let may_examine =
+                investigation.has_own_ranks() && investigation.examined_hosts().all(|host| is_automatic(fleet, host));
             self.begun += 1;
-            running += usize::from(has_own_ranks);
+            running += usize::from(may_examine);
             let examined = ExaminedJob {
                 host,
                 job: job.clone(),
                 progress: Progress::FirstReading,
                 began_at: now,
-                // Without own processes there is nothing to read.
-                completed_at: (!has_own_ranks).then_some(now),
-                investigation: has_own_ranks.then_some(investigation),
+                completed_at: (!may_examine).then_some(now),
+                investigation: may_examine.then_some(investigation),
             };
             match known {
                 Some(index) => self.jobs[index] = examined,
@@ -204,6 +201,13 @@ pub fn add_verdict(investigation: &Investigation, is_complete: bool, fleet: &Fle
             engine.set_verdict(id, &of_finding);
         }
     }
+}
+
+/// Whether the jobs of a host are examined without a request. The collector that reads a host for this program examines its
+/// jobs: this program has no session there.
+fn is_automatic(fleet: &Fleet, host: HostId) -> bool {
+    let config = fleet.host(host).map(|host| &host.config);
+    config.is_some_and(|config| config.examine == ExamineRule::Automatic && config.relayed_by.is_none())
 }
 
 /// Whether the job of a finding is to be examined: it warns that the job hangs, or will soon.

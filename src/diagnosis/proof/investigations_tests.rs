@@ -271,6 +271,39 @@ fn jobs_are_examined_only_where_hosts_toml_and_the_user_permit_it() {
 }
 
 #[test]
+fn a_job_with_a_part_on_a_host_that_leaves_it_to_the_user_is_not_examined() {
+    let requests = |rule: ExamineRule| {
+        let mut tester = RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default());
+        let second = HostConfig { examine: rule, ..HostConfig::named("hgx-01") };
+        let first = Arc::clone(&tester.fleet.hosts()[0].config);
+        tester.fleet.rearrange(&[first, Arc::new(second)], tester.now());
+        let mut investigations = Investigations::default();
+        let mut sent = 0;
+        for round in 0..150 {
+            let (utilization, watts, memory) = if round < 90 { (98, 560.0, 45) } else { (100, 110.0, 0) };
+            for id in 0..2 {
+                let rank = |place: u16| {
+                    let pid = 100 * (id as u32 + 1) + u32::from(place);
+                    let mut rank = process(pid, "python train.py", &[(place, 70)]);
+                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+                    rank.reading.cpu_percent = Some(100.0);
+                    rank
+                };
+                let gpus = (0..2).map(|_| tester.gpu(utilization, watts, memory, 70)).collect();
+                tester.send(id, &TestSample { gpus, processes: vec![rank(0), rank(1)] }, |_| {});
+            }
+            tester.wait(10.0);
+            let now = tester.now();
+            sent += investigations.requests_due(&tester.fleet, &mut tester.engine, None, now).len();
+        }
+        assert_eq!(tester.finding("stuck-spin").hosts.len(), 2);
+        sent
+    };
+    assert!(requests(ExamineRule::Automatic) > 0);
+    assert_eq!(requests(ExamineRule::Asked), 0);
+}
+
+#[test]
 fn eight_jobs_are_examined_at_a_time_and_the_others_follow() {
     const HOSTS: usize = 20;
     let mut tester = RuleTester::of(vec![gpus(0..1); HOSTS], Thresholds::default());
