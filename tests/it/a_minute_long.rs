@@ -1,7 +1,8 @@
-//! Tests that wait for up to a minute: for the second reading of an examination, for a job that looks hung, and for the next read of
-//! a command line. Tests start in the order of their names, and these would end a minute after all others.
+//! Tests that wait for up to a minute: for the second reading of an examination, for a job that looks hung, for the next query of
+//! Slurm, and for the next read of a command line. Tests start in the order of their names, and these would end a minute after
+//! all others.
 
-use crate::{probe, why};
+use crate::{probe, slurm, why};
 
 #[test]
 fn why_examines_a_process_twice_through_sshd() {
@@ -16,6 +17,11 @@ fn why_queries_nccl_ras_through_sshd_only_with_consent() {
 #[test]
 fn why_names_the_hosts_that_did_not_report() {
     why::why_names_the_hosts_that_did_not_report();
+}
+
+#[test]
+fn findings_tell_how_a_job_ended_while_slurmctld_was_down() {
+    slurm::findings_tell_how_a_job_ended_while_slurmctld_was_down();
 }
 
 #[test]

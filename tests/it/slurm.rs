@@ -17,7 +17,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// A host on which job 3385 runs.
 struct SlurmHost {
     lab: Lab,
-    /// The folder of `scontrol`, which answers about job 3385 with the file `end`, and appends a line to `calls` for each time.
+    /// The folder of `scontrol`, which answers about job 3385 with the file `end`, and appends a line to `calls` for each time. It
+    /// fails with the error message in the file `down` if that exists.
     folder: tempfile::TempDir,
 }
 
@@ -26,7 +27,7 @@ cd \"${0%/*}\"
 case $* in
 'show config') echo 'ClusterName = lab' ;;
 *'show node'*) echo 'NodeName=hgx-01 GresUsed=gpu:h100:0(IDX:N/A)' ;;
-'show job 3385') echo x >>calls; cat end ;;
+'show job 3385') if [ -e down ]; then cat down >&2; echo x >>calls; exit 1; fi; echo x >>calls; cat end ;;
 *) exit 1 ;;
 esac
 ";
@@ -80,9 +81,7 @@ impl SlurmHost {
     /// Waits until the end of the job is told with this text, after one query.
     #[track_caller]
     fn expect_end(&self, watch: &Watch, text: &str) {
-        let is_end = |change: &Value| change["rule"] == "job-ended" && change["severity"] == "warn";
-        let change = watch.wait_for("the end of the job", is_end);
-        assert!(change.to_string().contains(text), "{change:#}");
+        watch.expect_end(text);
         assert_eq!(self.queries_of_the_end(), 1);
     }
 }
@@ -94,6 +93,14 @@ struct Watch {
 }
 
 impl Watch {
+    /// Waits until the end of the job is told with this text.
+    #[track_caller]
+    fn expect_end(&self, text: &str) {
+        let is_end = |change: &Value| change["rule"] == "job-ended" && change["severity"] == "warn";
+        let change = self.wait_for("the end of the job", is_end);
+        assert!(change.to_string().contains(text), "{change:#}");
+    }
+
     /// Waits for a change that satisfies the condition.
     #[track_caller]
     fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
@@ -147,4 +154,25 @@ fn findings_tell_how_a_job_ended_while_the_connection_was_lost() {
     assert_eq!(host.queries_of_the_end(), 0);
     host.lab.hosts[0].sshd.restart();
     host.expect_end(&watch, "Slurm: failed with exit status 3");
+}
+
+/// The first query finds slurmctld down, and the second one 20 s later finds the end.
+pub(crate) fn findings_tell_how_a_job_ended_while_slurmctld_was_down() {
+    if !has_root() {
+        return;
+    }
+    let mut host = SlurmHost::start(("TIMEOUT", "0:1"));
+    let down = host.folder.path().join("down");
+    fs::write(&down, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n").expect("writes");
+    let watch = host.watch();
+    watch.wait_for("the lost GPU", |change| change["rule"] == "gpu-lost");
+    host.lab.hosts[0].end_worker();
+    let deadline = Instant::now() + TIMEOUT;
+    while host.queries_of_the_end() == 0 {
+        assert!(Instant::now() < deadline, "no query of the end");
+        std::thread::yield_now();
+    }
+    fs::remove_file(&down).expect("slurmctld is up");
+    watch.expect_end("Slurm: ");
+    assert_eq!(host.queries_of_the_end(), 2);
 }

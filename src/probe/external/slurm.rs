@@ -11,8 +11,8 @@
 //! When the allocated GPUs change, and every ten minutes, `squeue` lists the running jobs of this node, and `scontrol -d show
 //! job` tells the GPUs of each job that is new, until the jobs of all allocated GPUs are known. A job keeps its GPUs while it
 //! runs, so a steady node costs slurmctld one query in ten minutes besides that of the node. All programs run one after the
-//! other, each with a timeout. After a query without an answer no further job of a list is queried, because slurmctld hangs or is down.
-//! A minute later the next list begins with another job.
+//! other, each with a timeout. After a query without an answer no further job of a list is queried, because slurmctld hangs or is
+//! down. A minute later the next list begins with another job.
 //!
 //! How a job ended is read between these queries ([`SlurmEnds`]).
 //!
@@ -276,7 +276,7 @@ impl Slurm {
                 self.wait(QUERY_SECONDS, now)
             }
             Query::End { job, node_due } => {
-                let answer = if has_answered { Answer::Failed } else { Answer::Nothing };
+                let answer = if has_answered { Answer::Failed } else { Answer::Unanswered };
                 self.ends.take_answer(&job, answer, now);
                 State::Idle { due: node_due }
             }

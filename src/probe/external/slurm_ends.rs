@@ -48,7 +48,7 @@ pub(super) enum Answer<'a> {
     /// It failed: the job was forgotten, or may not be seen.
     Failed,
     /// slurmctld did not answer in time, or does not accept connections.
-    Nothing,
+    Unanswered,
     /// It could not start.
     NotStarted,
 }
@@ -159,7 +159,7 @@ impl SlurmEnds {
         let end = if let Answer::Text(text) = answer { job_end(text, job) } else { None };
         let is_completing = end.as_ref().is_some_and(|end| matches!(&*end.state, "COMPLETING" | "STAGE_OUT"));
         let retry_seconds = match answer {
-            Answer::Nothing => Some(pause_seconds(known.queries - 1)),
+            Answer::Unanswered => Some(pause_seconds(known.queries - 1)),
             _ if is_completing || matches!(answer, Answer::NotStarted) => {
                 Some(END_SECONDS * f64::from(1 << known.queries))
             }
@@ -281,8 +281,8 @@ mod tests {
             if let Some((_, job)) = ends.due(now) {
                 queries.push((job.to_string(), now));
                 let answer = answer(&job, now);
-                now += if matches!(answer, Answer::Nothing) { 10.0 } else { 0.0 };
-                if matches!(answer, Answer::Nothing) {
+                now += if matches!(answer, Answer::Unanswered) { 10.0 } else { 0.0 };
+                if matches!(answer, Answer::Unanswered) {
                     ends.pause(now);
                 }
                 ends.take_answer(&job, answer, now);
@@ -294,18 +294,18 @@ mod tests {
 
     #[test]
     fn a_slurmctld_that_hangs_is_queried_rarely_whatever_the_number_of_jobs() {
-        let (ends, all) = queries(32, |_, _| Answer::Nothing);
+        let (ends, all) = queries(32, |_, _| Answer::Unanswered);
         let times: Vec<f64> = all.iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [5.0, 35.0, 85.0, 175.0], "and none when slurmctld has forgotten the jobs");
         let jobs: Vec<&str> = all.iter().map(|(job, _)| job.as_str()).collect();
         assert_eq!(jobs, ["0", "1", "2", "3"], "another one each time");
         assert!((0..32).all(|job| ends.due_at(&job.to_string()).is_none()));
-        assert_eq!(queries(1, |_, _| Answer::Nothing).1.len(), 4);
+        assert_eq!(queries(1, |_, _| Answer::Unanswered).1.len(), 4);
     }
 
     #[test]
     fn all_ends_are_queried_when_slurmctld_answers_again() {
-        let (_, all) = queries(8, |_, now| if now < 50.0 { Answer::Nothing } else { Answer::Failed });
+        let (_, all) = queries(8, |_, now| if now < 50.0 { Answer::Unanswered } else { Answer::Failed });
         let times: Vec<f64> = all.iter().map(|(_, time)| *time).collect();
         assert_eq!(times[..3], [5.0, 35.0, 85.0]);
         assert_eq!((times.len(), times.last()), (10, Some(&92.0)), "{all:?}");
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_job_whose_query_times_out_delays_the_others_for_its_pauses_only() {
-        let (_, all) = queries(4, |job, _| if job == "1" { Answer::Nothing } else { Answer::Failed });
+        let (_, all) = queries(4, |job, _| if job == "1" { Answer::Unanswered } else { Answer::Failed });
         let of_job = |job: &str| all.iter().filter(|(one, _)| one == job).map(|(_, time)| *time).collect::<Vec<_>>();
         assert_eq!(of_job("1"), [6.0, 38.0, 88.0, 178.0], "{all:?}");
         assert_eq!((of_job("0"), of_job("2"), of_job("3")), (vec![5.0], vec![36.0], vec![37.0]), "{all:?}");
