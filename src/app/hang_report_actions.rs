@@ -90,8 +90,10 @@ impl App {
         if !report.investigation.take_reply(reply.clone(), fleet, now) {
             return false;
         }
-        let is_complete = report.investigation.progress() == Progress::Complete;
-        add_verdict(&report.investigation, is_complete, fleet, &mut self.engine, now);
+        if report.investigation.progress() != Progress::Complete || report.investigation.has_whole_readings() {
+            let is_complete = report.investigation.has_whole_readings();
+            add_verdict(&report.investigation, is_complete, fleet, &mut self.engine, now);
+        }
         let mut hangs = self.engine.findings().filter(|finding| finding.rule.is_hang());
         let finding = hangs.find(|finding| report.investigation.is_about(finding));
         report.evidence = report.investigation.evidence(fleet, &self.engine, finding, now);

@@ -194,3 +194,18 @@ fn the_finding_gains_the_verdict() {
     let other = app.findings().list().iter().find(|one| one.host != HostId(3)).expect("another finding");
     assert_eq!(other.verdict, None);
 }
+
+#[test]
+fn a_later_reading_changes_the_verdict_of_the_finding_only_as_a_whole() {
+    let mut app = app_with_hang_report();
+    let report = app.hang_report().expect("a report");
+    assert!(report.investigation.has_whole_readings());
+    let mut sent = requests(&app.update(Event::Ticked, at(NOW + 63 + 600)));
+    let (host, first) = sent.remove(0);
+    let refused = ReplyOutcome::Refused("the log cannot be read".into());
+    let reply = Reply { id: first.reply_id().expect("has a reply"), outcome: refused };
+    sent.extend(requests(&app.update(Event::Host(host, Box::new(HostUpdate::Reply(reply))), at(NOW + 664))));
+    assert!(!app.hang_report().expect("a report").investigation.has_whole_readings(), "others have no reply yet");
+    answer(&mut app, sent, NOW + 665);
+    assert!(app.hang_report().expect("a report").investigation.has_whole_readings());
+}

@@ -185,6 +185,7 @@ impl Condition {
             self.changes[FLAP_CHANGES - 1] = t;
             self.is_flapping |= t - self.changes[0] <= FLAP_WINDOW;
         }
+        // A finding that resolves keeps it: if the job hangs again, it is examined again within about a minute.
         if phase == FindingPhase::Clear {
             self.finding.verdict = None;
         }
@@ -291,7 +292,7 @@ impl Condition {
     }
 
     /// The severity as seen from outside.
-    fn published_severity(&self) -> Severity {
+    pub(super) fn published_severity(&self) -> Severity {
         self.finding.verdict.as_ref().map_or(self.severity, |verdict| verdict.limit(self.severity))
     }
 

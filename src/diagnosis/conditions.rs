@@ -344,7 +344,7 @@ impl Conditions {
             if condition.notified_severity.is_none() {
                 condition.notified_severity = notification_state.notified_severity(&condition.finding.id, now);
             }
-            let snoozed = notification_state.snoozed(&condition.finding.id, condition.severity, now);
+            let snoozed = notification_state.snoozed(&condition.finding.id, condition.published_severity(), now);
             let was_snoozed = condition.finding.snoozed.is_some();
             condition.finding.snoozed = snoozed;
             // A snooze that ran out is followed by a reminder.
@@ -357,7 +357,7 @@ impl Conditions {
         for condition in self.all.iter_mut().filter(|condition| condition.finding.id == *id) {
             condition.finding.snoozed = None;
             if condition.finding.phase == FindingPhase::Firing {
-                condition.notified_severity = condition.notified_severity.max(Some(condition.severity));
+                condition.notified_severity = condition.notified_severity.max(Some(condition.published_severity()));
             }
         }
     }

@@ -373,9 +373,18 @@ impl Investigation {
         known.refused.extend(new.refused);
     }
 
+    /// Whether two readings are complete and no later one is being made, which would be judged by halves.
+    pub fn has_whole_readings(&self) -> bool {
+        self.progress() == Progress::Complete && !self.is_under_way()
+    }
+
+    fn is_under_way(&self) -> bool {
+        !self.queue.is_empty() || !self.pending.is_empty()
+    }
+
     /// Returns how far the investigation is.
     pub fn progress(&self) -> Progress {
-        let is_under_way = !self.queue.is_empty() || !self.pending.is_empty();
+        let is_under_way = self.is_under_way();
         match (self.rounds, self.last_reply_at) {
             _ if !self.has_own_ranks() => Progress::Complete,
             (0, _) | (_, None) => Progress::FirstReading,

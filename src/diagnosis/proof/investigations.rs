@@ -136,7 +136,10 @@ impl Investigations {
             match known.map(|index| self.jobs[index].completed_at) {
                 // It runs, or was completed a short time ago.
                 Some(None) => continue,
-                Some(Some(completed_at)) if now.since(completed_at) < PERIOD => continue,
+                // An examination from before the hang was about an earlier one.
+                Some(Some(completed_at)) if now.since(completed_at) < PERIOD && !is_before(completed_at, finding) => {
+                    continue;
+                }
                 None if self.jobs.len() >= MAX_JOBS => continue,
                 Some(Some(_)) | None => {}
             }
@@ -201,6 +204,11 @@ pub fn add_verdict(investigation: &Investigation, is_complete: bool, fleet: &Fle
             engine.set_verdict(id, &of_finding);
         }
     }
+}
+
+/// Whether a moment was before the hang that a finding is about began.
+fn is_before(moment: Moment, finding: &Finding) -> bool {
+    moment.unix < finding.since.unix
 }
 
 /// Whether the jobs of a host are examined without a request. The collector that reads a host for this program examines its

@@ -186,6 +186,32 @@ fn a_verdict_ends_with_its_hang() {
 }
 
 #[test]
+fn a_job_that_hangs_again_while_its_finding_resolves_is_examined_again() {
+    let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
+    job.run(320.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::NotHung));
+    job.run(30.0, true);
+    job.ranks = Ranks::OneIsStopped;
+    job.run(20.0, false);
+    assert_eq!((job.outcome(), job.notified().len()), (Some(Outcome::NotHung), 0), "it may move again");
+    job.run(320.0, false);
+    assert_eq!((job.outcome(), job.finding().severity), (Some(Outcome::Likely), Severity::Warn));
+}
+
+#[test]
+fn a_note_about_a_job_that_moves_can_be_snoozed_and_warns_after_the_snooze() {
+    let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
+    job.run(620.0, false);
+    let (id, now) = (job.finding().id.clone(), job.tester.now());
+    assert!(job.tester.engine.snooze(&id, None, now));
+    assert!(job.finding().snoozed.is_some(), "until it changes");
+    job.tester.engine.end_snooze(&id, now);
+    job.ranks = Ranks::OneIsStopped;
+    job.run(700.0, false);
+    assert_eq!((job.outcome(), job.notified().len()), (Some(Outcome::Likely), 1));
+}
+
+#[test]
 fn a_verdict_that_is_not_renewed_is_dropped() {
     let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
     job.run(320.0, false);
