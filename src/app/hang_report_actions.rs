@@ -6,8 +6,8 @@ use super::action::Mode;
 use super::event::Effect;
 use super::hang_report::HangReport;
 use super::screen::View;
-use crate::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
-use crate::diagnosis::proof::investigations::add_verdict;
+use crate::diagnosis::proof::investigation::{Investigation, RasQueries};
+use crate::diagnosis::proof::investigations::judge_investigation;
 use crate::diagnosis::proof::judge;
 use crate::fleet::{HostId, JobKey, Moment};
 use crate::wire::Reply;
@@ -90,14 +90,7 @@ impl App {
         if !report.investigation.take_reply(reply.clone(), fleet, now) {
             return false;
         }
-        if report.investigation.progress() != Progress::Complete || report.investigation.has_whole_readings() {
-            let is_complete = report.investigation.has_whole_readings();
-            add_verdict(&report.investigation, is_complete, fleet, &mut self.engine, now);
-        }
-        let mut hangs = self.engine.findings().filter(|finding| finding.rule.is_hang());
-        let finding = hangs.find(|finding| report.investigation.is_about(finding));
-        report.evidence = report.investigation.evidence(fleet, &self.engine, finding, now);
-        report.verdict = judge(&report.evidence);
+        (report.evidence, report.verdict) = judge_investigation(&report.investigation, fleet, &mut self.engine, now);
         true
     }
 

@@ -314,12 +314,12 @@ impl Conditions {
     }
 
     /// Adds the verdict of an examination to a finding. It changes what is published with the next sample.
-    pub(super) fn set_verdict(&mut self, id: &SafeText, verdict: FindingVerdict) {
+    pub(super) fn set_verdict(&mut self, id: &SafeText, verdict: &FindingVerdict) {
         let is_it = |condition: &&mut Condition| {
             condition.finding.id == *id && condition.phase != FindingPhase::Clear && condition.finding.rule.is_hang()
         };
         if let Some(condition) = self.all.iter_mut().find(is_it) {
-            condition.finding.verdict = Some(Box::new(verdict));
+            condition.finding.verdict = Some(Box::new(verdict.clone()));
         }
     }
 

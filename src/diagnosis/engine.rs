@@ -150,7 +150,7 @@ impl Engine {
     /// changes: the severity and the confidence.
     pub fn set_verdict(&mut self, id: &SafeText, verdict: &FindingVerdict) {
         for diagnosis in &mut self.hosts {
-            diagnosis.conditions.set_verdict(id, verdict.clone());
+            diagnosis.conditions.set_verdict(id, verdict);
         }
     }
 

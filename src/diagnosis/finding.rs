@@ -85,7 +85,7 @@ impl FindingPhase {
 /// single reading meets has lasted for no time.
 const SUSPECTED_AFTER: Duration = Duration::from_secs(10);
 
-/// What an examination of the processes of a job has shown, for a finding about it.
+/// The verdict of an examination, for a finding about the job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FindingVerdict {
     /// The outcome.
@@ -194,7 +194,7 @@ pub struct Finding {
     /// How long the condition must hold until the finding is a warning or worse. `None` if it is one already, or will never be
     /// one.
     pub warns_after: Option<Duration>,
-    /// What an examination of the job has shown. Only findings about jobs that hang have one.
+    /// The verdict of the last examination of the job. Only findings about jobs that hang have one.
     pub verdict: Option<Box<FindingVerdict>>,
     /// The host that the finding is listed under. It means nothing if `hosts` is empty.
     pub host: HostId,

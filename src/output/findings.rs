@@ -304,7 +304,7 @@ pub struct JsonTransition {
     pub user: Option<SafeText>,
     /// The evidence in one sentence, after the verdict of an examination if there is one.
     pub sentence: SafeText,
-    /// What an examination of the job has shown; `null` without one.
+    /// The verdict of the last examination of the job; `null` without one.
     pub verdict: Option<JsonFindingVerdict>,
 }
 

@@ -521,7 +521,7 @@ pub struct JsonFinding {
     pub mine: bool,
     /// The evidence in one sentence.
     pub sentence: SafeText,
-    /// What an examination of the job has shown; `null` without one.
+    /// The verdict of the last examination of the job; `null` without one.
     pub verdict: Option<JsonFindingVerdict>,
     /// The next thing to check.
     pub next_check: SafeText,
@@ -539,7 +539,7 @@ pub struct JsonFinding {
     pub snoozed_until: Option<String>,
 }
 
-/// What an examination of the processes of a job has shown.
+/// The verdict of an examination of a job.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JsonFindingVerdict {

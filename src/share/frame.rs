@@ -517,7 +517,7 @@ pub struct FindingFrame {
     /// Seconds until the snooze ends; absent if it lasts until the finding changes.
     #[serde(default)]
     pub(super) snoozed_for_seconds: Option<f64>,
-    /// What an examination of the job has shown.
+    /// The verdict of the last examination of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<VerdictFrame>,
 }

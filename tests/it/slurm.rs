@@ -78,7 +78,7 @@ impl SlurmHost {
         fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default().lines().count()
     }
 
-    /// Waits until the end of the job is told with this text, after one query.
+    /// Waits for a warning about the end of the job with this text. Slurm must have got one query about it.
     #[track_caller]
     fn expect_end(&self, watch: &Watch, text: &str) {
         watch.expect_end(text);
@@ -93,7 +93,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Waits until the end of the job is told with this text.
+    /// Waits for a warning about the end of the job with this text.
     #[track_caller]
     fn expect_end(&self, text: &str) {
         let is_end = |change: &Value| change["rule"] == "job-ended" && change["severity"] == "warn";

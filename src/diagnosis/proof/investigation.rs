@@ -229,43 +229,43 @@ impl Investigation {
 
     /// Returns why NCCL RAS may not be queried through this rank. While a job starts, a query may crash it.
     fn ras_refusal(&self, rank: usize, fleet: &Fleet, engine: &Engine) -> Option<ExaminationRefusal> {
-        let process = &self.ranks[rank];
-        let command = || format!("gpufleet why {}:{} --ask-ras", process.host_name, process.key.pid);
-        let refusal = |reason: &str, remedy: String, is_risk| {
-            Some(ExaminationRefusal {
-                part: ExaminationPart::Ras,
-                reason: reason.into(),
-                remedy: remedy.into(),
-                is_risk,
+        let was_at_work = || self.ranks.iter().any(|rank| engine.was_at_work(rank.host, &rank.key));
+        self.configured_ras_refusal(rank, fleet).or_else(|| {
+            let is_safe = self.ras_queries == RasQueries::AcceptRisk || was_at_work();
+            (!is_safe).then(|| ExaminationRefusal {
+                is_risk: true,
+                ..ExaminationRefusal::new(
+                    ExaminationPart::Ras,
+                    "this gpufleet has not seen the job at work; while a job starts, a query may crash it (NCCL issue 2346)",
+                    format!("if the job has worked before: {}", self.ask_ras_command(rank)),
+                )
             })
-        };
-        let accepts_risk = self.ras_queries == RasQueries::AcceptRisk;
-        match fleet.host(process.host).map(|host| host.config.ras).unwrap_or_default() {
-            RasRule::Never => {
-                let remedy = "change it if no job of this host has an NCCL that a query may crash".to_owned();
-                refusal("ras = \"never\" in hosts.toml forbids the query", remedy, false)
-            }
-            _ if accepts_risk => None,
-            RasRule::Ask => {
-                let remedy = format!("to accept the risk that a query crashes the job: {}", command());
-                refusal("ras = \"ask\" in hosts.toml leaves the query to you", remedy, true)
-            }
-            RasRule::Safe if self.ranks.iter().any(|rank| engine.was_at_work(rank.host, &rank.key)) => None,
-            RasRule::Safe => refusal(
-                "this gpufleet has not seen the job at work; while a job starts, a query may crash it (NCCL issue 2346)",
-                format!("if the job has worked before: {}", command()),
-                true,
-            ),
+        })
+    }
+
+    /// Returns why hosts.toml does not permit to query NCCL RAS on the host of this rank.
+    fn configured_ras_refusal(&self, rank: usize, fleet: &Fleet) -> Option<ExaminationRefusal> {
+        match fleet.host(self.ranks[rank].host).map(|host| host.config.ras).unwrap_or_default() {
+            RasRule::Never => Some(ExaminationRefusal::new(
+                ExaminationPart::Ras,
+                "ras = \"never\" in hosts.toml forbids the query",
+                "change it if no job of this host has an NCCL that a query may crash",
+            )),
+            RasRule::Ask if self.ras_queries != RasQueries::AcceptRisk => Some(ExaminationRefusal {
+                is_risk: true,
+                ..ExaminationRefusal::new(
+                    ExaminationPart::Ras,
+                    "ras = \"ask\" in hosts.toml leaves the query to you",
+                    format!("to accept the risk that a query crashes the job: {}", self.ask_ras_command(rank)),
+                )
+            }),
+            RasRule::Ask | RasRule::Safe => None,
         }
     }
 
-    /// Whether hosts.toml permits to query NCCL RAS on the host of this rank.
-    fn may_query_ras(&self, rank: usize, fleet: &Fleet) -> bool {
-        match fleet.host(self.ranks[rank].host).map(|host| host.config.ras).unwrap_or_default() {
-            RasRule::Safe => true,
-            RasRule::Ask => self.ras_queries == RasQueries::AcceptRisk,
-            RasRule::Never => false,
-        }
+    fn ask_ras_command(&self, rank: usize) -> String {
+        let process = &self.ranks[rank];
+        format!("gpufleet why {}:{} --ask-ras", process.host_name, process.key.pid)
     }
 
     fn query_ras(&mut self, rank: usize) {
@@ -321,7 +321,7 @@ impl Investigation {
         // The risk is the same on every host.
         if !examination.refused.iter().any(|refusal| refusal.is_risk)
             && let Some(next) = self.next_ras_rank()
-            && self.may_query_ras(next, fleet)
+            && self.configured_ras_refusal(next, fleet).is_none()
         {
             self.query_ras(next);
         }

@@ -4,15 +4,15 @@
 //! [`Investigations::take_reply`] takes the replies. Verdicts go to the findings, through [`Engine::set_verdict`].
 
 use super::investigation::{Investigation, Progress, RasQueries};
-use super::{MIN_APART, Outcome, judge};
+use super::{JobEvidence, MIN_APART, Outcome, Verdict, judge};
 use crate::config::ExamineRule;
 use crate::diagnosis::{Engine, Finding, FindingPhase, FindingVerdict, Severity};
 use crate::fleet::{Fleet, HostId, JobKey, Moment};
 use crate::wire::{Reply, Request, SafeText};
 use std::time::Duration;
 
-/// How long before its finding warns a job is examined: two readings, and the time that they take. The finding then warns
-/// with its culprit.
+/// How long before its finding warns a job is examined: two readings, and the time that they usually take. The finding then
+/// warns with its culprit.
 const LEAD: Duration = Duration::from_secs(MIN_APART.as_secs() + 15);
 /// The time between two examinations of one job.
 const PERIOD: Duration = Duration::from_secs(600);
@@ -42,8 +42,6 @@ struct ExaminedJob {
     /// `None` after it was completed and is not kept.
     investigation: Option<Investigation>,
     progress: Progress,
-    /// When it began.
-    began_at: Moment,
     /// When it was completed.
     completed_at: Option<Moment>,
 }
@@ -154,7 +152,6 @@ impl Investigations {
                 host,
                 job: job.clone(),
                 progress: Progress::FirstReading,
-                began_at: now,
                 completed_at: (!may_examine).then_some(now),
                 investigation: may_examine.then_some(investigation),
             };
@@ -170,7 +167,9 @@ impl Investigations {
         let is_kept = |examined: &ExaminedJob| examined.investigation.is_some() && !examined.is_running();
         while self.jobs.iter().filter(|examined| is_kept(examined)).count() > MAX_KEPT {
             let kept = self.jobs.iter_mut().filter(|examined| is_kept(examined));
-            let Some(oldest) = kept.min_by_key(|examined| examined.began_at.since_start()) else { return };
+            let Some(oldest) = kept.min_by_key(|examined| examined.completed_at.map(Moment::since_start)) else {
+                return;
+            };
             oldest.investigation = None;
         }
     }
@@ -183,30 +182,39 @@ fn note_progress(examined: &mut ExaminedJob, fleet: &Fleet, engine: &mut Engine,
     if std::mem::replace(&mut examined.progress, progress) == progress {
         return;
     }
-    let is_complete = progress == Progress::Complete;
-    if is_complete {
+    if progress == Progress::Complete {
         examined.completed_at = Some(now);
     }
-    add_verdict(investigation, is_complete, fleet, engine, now);
+    judge_investigation(investigation, fleet, engine, now);
 }
 
-/// Adds the verdict about an examination to the findings about its job. One reading is enough only for a proof: whether
-/// anything moves is known after the second one.
-pub fn add_verdict(investigation: &Investigation, is_complete: bool, fleet: &Fleet, engine: &mut Engine, now: Moment) {
-    // A host that is down hides its part of the evidence: the findings about it keep their verdicts.
-    let hangs = engine.hangs().filter(|finding| !finding.is_frozen && investigation.is_about(finding));
-    let hangs: Vec<Finding> = hangs.cloned().collect();
-    let verdict = judge(&investigation.evidence(fleet, engine, hangs.first(), now));
-    if is_complete || verdict.outcome == Outcome::Proven {
+/// Judges the readings of an examination, and adds the verdict to the findings about its job. Returns the evidence and the
+/// verdict.
+///
+/// One reading is enough only for a proof: whether anything moves is known after the second one. Later ones count as a whole.
+pub fn judge_investigation(
+    investigation: &Investigation,
+    fleet: &Fleet,
+    engine: &mut Engine,
+    now: Moment,
+) -> (JobEvidence, Verdict) {
+    let hangs = || engine.findings().filter(|finding| finding.rule.is_hang() && investigation.is_about(finding));
+    let evidence = investigation.evidence(fleet, engine, hangs().next(), now);
+    let verdict = judge(&evidence);
+    let is_first_proof = verdict.outcome == Outcome::Proven && investigation.progress() != Progress::Complete;
+    if investigation.has_whole_readings() || is_first_proof {
+        // A host that is down hides its part of the evidence: the findings about it keep their verdicts.
+        let ids: Vec<SafeText> =
+            hangs().filter(|finding| !finding.is_frozen).map(|finding| finding.id.clone()).collect();
         let of_finding = FindingVerdict::new(&verdict, now);
-        let ids: Vec<&SafeText> = hangs.iter().map(|finding| &finding.id).collect();
-        for id in ids {
+        for id in &ids {
             engine.set_verdict(id, &of_finding);
         }
     }
+    (evidence, verdict)
 }
 
-/// Whether a moment was before the hang that a finding is about began.
+/// Whether the hang of a finding began after this moment.
 fn is_before(moment: Moment, finding: &Finding) -> bool {
     moment.unix < finding.since.unix
 }

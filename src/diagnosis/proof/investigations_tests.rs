@@ -5,13 +5,13 @@ use super::*;
 use crate::config::{HostConfig, Thresholds};
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::diagnosis::{Confidence, Transition};
-use crate::fleet::fixture::{gpus, process};
+use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostUpdate, LinkError, LinkErrorKind};
 use crate::output::notification::{Notification, summary};
 use crate::wire::{Examination, ExaminationPart, Owner, ProcessExamination, ProcessState, ReplyOutcome, ThreadReading};
 use std::sync::Arc;
 
-/// What the probe reads of the ranks 7 and 8.
+/// What the answers of the probe tell about the processes 7 and 8, the ranks of the job.
 #[derive(Clone, Copy, PartialEq)]
 enum Ranks {
     /// Rank 8 is stopped, and rank 7 waits for it.
@@ -22,6 +22,13 @@ enum Ranks {
     Wait,
     /// Nothing can be read.
     Hidden,
+}
+
+/// A process of the Slurm job on one GPU.
+fn rank(pid: u32, gpu: u16) -> TestProcess {
+    let mut rank = process(pid, "python train.py", &[(gpu, 70)]);
+    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+    rank
 }
 
 /// A host of two GPUs with a job of two ranks that has worked for 15 minutes.
@@ -42,22 +49,22 @@ impl JobTester {
         job
     }
 
-    /// Lets the job work, or spin, for some seconds.
+    /// Lets the job work, or spin, for some seconds, and examines it.
     fn run(&mut self, seconds: f64, works: bool) {
-        let (utilization, watts, memory) = if works { (98, 560.0, 45) } else { (100, 110.0, 0) };
         let end = self.tester.t + seconds;
         while self.tester.t < end {
-            self.tester.run(10.0, |tester, _| {
-                let rank = |pid, gpu| {
-                    let mut rank = process(pid, "python train.py", &[(gpu, 70)]);
-                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
-                    rank
-                };
-                let gpus = (0..2).map(|_| tester.gpu(utilization, watts, memory, 70)).collect();
-                TestSample { gpus, processes: vec![rank(7, 0), rank(8, 1)] }
-            });
+            self.run_alone(10.0, works);
             self.examine();
         }
+    }
+
+    /// Lets the job work, or spin, for some seconds.
+    fn run_alone(&mut self, seconds: f64, works: bool) {
+        let (utilization, watts, memory) = if works { (98, 560.0, 45) } else { (100, 110.0, 0) };
+        self.tester.run(seconds, |tester, _| TestSample {
+            gpus: (0..2).map(|_| tester.gpu(utilization, watts, memory, 70)).collect(),
+            processes: vec![rank(7, 0), rank(8, 1)],
+        });
     }
 
     /// Sends what is due, and answers it at once.
@@ -228,19 +235,7 @@ fn a_verdict_that_is_not_renewed_is_dropped() {
     let id = job.finding().id.clone();
     let verdict = FindingVerdict { at: job.tester.now(), ..verdict };
     job.tester.engine.set_verdict(&id, &verdict);
-    let until = job.tester.t + 1530.0;
-    while job.tester.t < until {
-        job.tester.run(10.0, |tester, _| TestSample {
-            gpus: (0..2).map(|_| tester.gpu(100, 110.0, 0, 70)).collect(),
-            processes: [(7, 0), (8, 1)]
-                .map(|(pid, gpu)| {
-                    let mut rank = process(pid, "python train.py", &[(gpu, 70)]);
-                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
-                    rank
-                })
-                .into(),
-        });
-    }
+    job.run_alone(1530.0, false);
     assert_eq!((job.outcome(), job.finding().severity), (None, Severity::Crit));
 }
 
@@ -281,19 +276,18 @@ fn jobs_are_examined_only_where_hosts_toml_and_the_user_permit_it() {
     assert_eq!(job.sent.len(), 0, "the host is down");
     let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
     job.run(320.0, false);
-    let known = Investigation::new(
-        &job.tester.fleet,
-        HostId(0),
-        &job.finding().job.clone().expect("a job"),
-        RasQueries::AsConfigured,
-        1,
-    );
+    let key = job.finding().job.clone().expect("a job");
+    let known = job.investigations.take(HostId(0), &key).expect("the readings are kept");
+    let proven =
+        FindingVerdict { outcome: Outcome::Proven, ..(**job.finding().verdict.as_ref().expect("one")).clone() };
+    let id = job.finding().id.clone();
+    job.tester.engine.set_verdict(&id, &proven);
     let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
     job.tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
     job.tester.wait(5.0);
     let now = job.tester.now();
-    add_verdict(&known, true, &job.tester.fleet, &mut job.tester.engine, now);
-    assert_eq!(job.outcome(), Some(Outcome::Likely), "an examination without answers does not change it");
+    let (_, verdict) = judge_investigation(&known, &job.tester.fleet, &mut job.tester.engine, now);
+    assert_eq!((verdict.outcome, job.outcome()), (Outcome::Likely, Some(Outcome::Proven)), "the verdict stays");
 }
 
 #[test]
@@ -309,9 +303,7 @@ fn a_job_with_a_part_on_a_host_that_leaves_it_to_the_user_is_not_examined() {
             let (utilization, watts, memory) = if round < 90 { (98, 560.0, 45) } else { (100, 110.0, 0) };
             for id in 0..2 {
                 let rank = |place: u16| {
-                    let pid = 100 * (id as u32 + 1) + u32::from(place);
-                    let mut rank = process(pid, "python train.py", &[(place, 70)]);
-                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+                    let mut rank = rank(100 * (id as u32 + 1) + u32::from(place), place);
                     rank.reading.cpu_percent = Some(100.0);
                     rank
                 };

@@ -5,8 +5,9 @@
 //! could not be read, each with a remedy.
 //!
 //! Layers, bottom to top: `evidence` and `verdict` (types), `log_lines`, `ranks` (which process is a rank), `activity` (what
-//! one rank does), `ras` (two reports compared), `flight_recorder` (dumps compared), `facts`, `evidence_lines`, `judge`. `investigation` fills the evidence: which
-//! requests to send, and the readings made of the replies. `investigations` examines every job that looks hung. `job_details` selects what is shown beside the verdict.
+//! one rank does), `ras` (two reports compared), `flight_recorder` (dumps compared), `facts`, `evidence_lines`, `judge`.
+//! `investigation` fills the evidence: which requests to send, and the readings made of the replies. `investigations` examines
+//! every job that looks hung. `job_details` selects what is shown beside the verdict.
 
 mod activity;
 mod evidence;
