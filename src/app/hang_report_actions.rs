@@ -1,19 +1,16 @@
-//! Opens the report about a job that looks hung (`W`), examines the job while the report is on the screen, and judges the
-//! readings.
+//! Opens the report about a job that looks hung (`W`), examines the job twice, and again while the report is on the screen, and
+//! judges the readings.
 
 use super::App;
 use super::action::Mode;
 use super::event::Effect;
 use super::hang_report::HangReport;
 use super::screen::View;
-use crate::diagnosis::proof::investigation::{Investigation, RasQueries};
+use crate::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
 use crate::diagnosis::proof::investigations::judge_investigation;
 use crate::diagnosis::proof::judge;
 use crate::fleet::{HostId, JobKey, Moment};
 use crate::wire::Reply;
-
-/// The ids of the requests of a report begin here. Those of signals begin at 1.
-const FIRST_REQUEST_ID: u64 = 1 << 40;
 
 impl App {
     /// Returns the report, if one was opened.
@@ -31,20 +28,27 @@ impl App {
             self.notify(notice, now);
             return Vec::new();
         };
-        let is_open = self.hang_report.as_ref().is_some_and(|report| (report.host, &report.job) == (host, &job));
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        let is_open = self.hang_report.as_ref().is_some_and(|report| {
+            (report.host, &report.job) == (host, &job) || report.investigation.has_part(fleet, host, &job)
+        });
         if !is_open {
-            let first_id = self.hang_report.as_ref().map_or(FIRST_REQUEST_ID, |report| report.investigation.next_id());
             // An examination that runs because the job looks hung goes on in the report.
-            let investigation = self.investigations.take(host, &job).unwrap_or_else(|| {
-                Investigation::new(self.live_fleet(), host, &job, RasQueries::AsConfigured, first_id)
+            let investigation = self.investigations.take(fleet, host, &job).unwrap_or_else(|| {
+                let first_id = self.investigations.next_first_id();
+                Investigation::new(fleet, host, &job, RasQueries::AsConfigured, first_id)
             });
             if !investigation.has_own_ranks() {
                 let owner = self.owner_of(host, &job);
                 self.notify(format!("the job belongs to {owner}: only its owner may examine it"), now);
                 return Vec::new();
             }
-            let evidence = investigation.evidence(self.live_fleet(), &self.engine, None, now);
+            let evidence = investigation.evidence(fleet, &self.engine, None, now);
             let verdict = judge(&evidence);
+            // The one before goes on if its job looks hung.
+            if let Some(before) = self.hang_report.take().filter(|report| report.progress() != Progress::Complete) {
+                self.investigations.put_back(before.host, before.job, before.investigation);
+            }
             self.hang_report = Some(Box::new(HangReport { host, job, investigation, evidence, verdict, top: 0 }));
         }
         self.screen.enter(View::HangReport);
@@ -69,9 +73,15 @@ impl App {
         process.map_or_else(|| "another user".to_owned(), |process| process.info.who.to_string())
     }
 
-    /// Sends the requests that are due while the report is on the screen.
+    /// Returns the report whose job is being examined: while it is on the screen, and until its second reading.
+    fn running_report(&self) -> Option<&HangReport> {
+        let is_on_screen = *self.screen.view() == View::HangReport;
+        self.hang_report().filter(|report| is_on_screen || report.progress() != Progress::Complete)
+    }
+
+    /// Sends the requests of the report that are due.
     pub(super) fn continue_hang_report(&mut self, now: Moment) -> Vec<Effect> {
-        if *self.screen.view() != View::HangReport {
+        if self.running_report().is_none() {
             return Vec::new();
         }
         let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
@@ -90,16 +100,19 @@ impl App {
         if !report.investigation.take_reply(reply.clone(), fleet, now) {
             return false;
         }
-        (report.evidence, report.verdict) = judge_investigation(&report.investigation, fleet, &mut self.engine, now);
+        let judgement = judge_investigation(&report.investigation, fleet, &mut self.engine, now);
+        (report.evidence, report.verdict) = (judgement.evidence, judgement.verdict);
+        if let Some(verdict) = judgement.for_findings {
+            self.investigations.note_report(report.host, &report.job, verdict, now);
+        }
         true
     }
 
-    /// Sends the requests that are due about jobs that look hung, apart from the one whose report is on the screen.
+    /// Sends the requests that are due about jobs that look hung, apart from the one of the report.
     pub(super) fn examine_suspects(&mut self, now: Moment) -> Vec<Effect> {
+        let open_job = self.running_report().map(|report| (report.host, report.job.clone()));
+        let open_job = open_job.as_ref().map(|(host, job)| (*host, job));
         let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
-        let is_on_screen = *self.screen.view() == View::HangReport;
-        let report = self.hang_report.as_ref().filter(|_| is_on_screen);
-        let open_job = report.map(|report| (report.host, &report.job));
         let requests = self.investigations.requests_due(fleet, &mut self.engine, open_job, now);
         requests.into_iter().map(|(host, request)| Effect::Request(host, request)).collect()
     }

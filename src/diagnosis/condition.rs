@@ -1,7 +1,7 @@
 //! One condition of one target: how a rule evaluates it, and the phases of the finding made of it.
 
 use super::finding::{FLEET, FindingDetails, FindingTarget};
-use super::{Confidence, Finding, FindingPhase, FindingVerdict, Severity, Transition};
+use super::{Confidence, Finding, FindingPhase, Severity, Transition};
 use crate::fleet::{HostId, Moment};
 use crate::wire::SafeText;
 use std::time::Duration;
@@ -114,8 +114,6 @@ impl Evaluation {
     }
 }
 
-/// How long a verdict is valid. It is renewed every ten minutes.
-const VERDICT_SECONDS: f64 = 1500.0;
 /// The number of phase changes within [`FLAP_WINDOW`] that makes a finding flap.
 const FLAP_CHANGES: usize = 4;
 /// In seconds. A flapping finding clears after it was steady for this long.
@@ -298,9 +296,7 @@ impl Condition {
 
     pub(super) fn publish(&mut self, sample_time: SampleTime) -> Option<Transition> {
         let (from, to) = (self.finding.phase, self.published_phase());
-        let is_outdated =
-            |verdict: &mut Box<FindingVerdict>| sample_time.now.since(verdict.at) > seconds(VERDICT_SECONDS);
-        self.finding.verdict.take_if(is_outdated);
+        self.finding.verdict.take_if(|verdict| verdict.until < sample_time.now);
         let severity = self.published_severity();
         let has_changed = from != to || (severity != self.finding.severity && to != FindingPhase::Clear);
         let is_milder = from == to && severity < self.finding.severity;

@@ -10,6 +10,7 @@ use super::notification_state::{NotificationState, RENOTIFY_AFTER};
 use super::{Confidence, Finding, FindingPhase, FindingVerdict, RuleId, Severity, Transition};
 use crate::fleet::{Host, HostId, JobKey, Moment};
 use crate::wire::SafeText;
+use std::time::Duration;
 
 /// How often the sentence is rewritten while only its figures change, in seconds.
 const TEXT_REFRESH_SECONDS: f64 = 10.0;
@@ -18,6 +19,8 @@ const MAX_CONDITIONS: usize = 256;
 /// The maximum number of cleared conditions per host that are remembered, so that they do not notify again. A host that
 /// made hundreds of findings would otherwise have no room for new ones for hours.
 const MAX_CLEARED: usize = 64;
+/// How long verdicts stay valid at least after a gap: the job is examined again within this time.
+const VERDICT_AFTER_GAP: Duration = Duration::from_secs(300);
 
 /// The conditions of one host, or of the fleet.
 #[derive(Debug, Clone, Default)]
@@ -313,13 +316,19 @@ impl Conditions {
         })
     }
 
-    /// Adds the verdict of an examination to a finding. It changes what is published with the next sample.
-    pub(super) fn set_verdict(&mut self, id: &SafeText, verdict: &FindingVerdict) {
-        let is_it = |condition: &&mut Condition| {
-            condition.finding.id == *id && condition.phase != FindingPhase::Clear && condition.finding.rule.is_hang()
-        };
-        if let Some(condition) = self.all.iter_mut().find(is_it) {
-            condition.finding.verdict = Some(Box::new(verdict.clone()));
+    /// Adds the verdict of an examination to the findings about hangs that `is_about` selects, inhibited or not. It changes
+    /// what is published with the next sample.
+    pub(super) fn set_verdict(&mut self, is_about: impl Fn(&Finding) -> bool, verdict: &FindingVerdict) {
+        let hangs = self.all.iter_mut().filter(|condition| {
+            condition.phase != FindingPhase::Clear && condition.finding.rule.is_hang() && is_about(&condition.finding)
+        });
+        hangs.for_each(|condition| condition.finding.verdict = Some(Box::new(verdict.clone())));
+    }
+
+    /// Keeps the verdicts of examinations for some minutes after a gap in which none could be made.
+    pub(super) fn keep_verdicts(&mut self, now: Moment) {
+        for verdict in self.all.iter_mut().filter_map(|condition| condition.finding.verdict.as_mut()) {
+            verdict.until = verdict.until.max(now.plus(VERDICT_AFTER_GAP));
         }
     }
 

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// After a gap this long, in seconds, pending conditions start again: no window would have enough samples.
 const LONG_GAP: f64 = 900.0;
+/// After a gap this long, in seconds, verdicts may be outdated because the host could not be reached.
+const SHORT_GAP: f64 = 60.0;
 
 /// Evaluates the fleet: call [`Engine::evaluate_host`] after each update of a host and [`Engine::tick`] every second.
 /// Both return the findings that changed. The engine has no clock and does no IO; [`Engine::to_saved_state`] returns
@@ -64,6 +66,9 @@ impl Engine {
             let gap = diagnosis.host_track.sampled_at.map_or(0.0, |at| sample_time.t - at);
             if gap > LONG_GAP {
                 diagnosis.restart_pending();
+            }
+            if gap > SHORT_GAP {
+                diagnosis.conditions.keep_verdicts(now);
             }
             if is_first {
                 diagnosis.restore(host, &self.saved_state, &limits, sample_time);
@@ -146,11 +151,11 @@ impl Engine {
         true
     }
 
-    /// Adds the verdict of an examination to a finding about a job that hangs. The next sample of the host publishes what it
-    /// changes: the severity and the confidence.
-    pub fn set_verdict(&mut self, id: &SafeText, verdict: &FindingVerdict) {
+    /// Adds the verdict of an examination to the findings about hangs that `is_about` selects, also to those that another
+    /// finding about the job inhibits. The next sample of the host publishes what it changes: the severity and the confidence.
+    pub fn set_verdict(&mut self, is_about: impl Fn(&Finding) -> bool, verdict: &FindingVerdict) {
         for diagnosis in &mut self.hosts {
-            diagnosis.conditions.set_verdict(id, verdict);
+            diagnosis.conditions.set_verdict(&is_about, verdict);
         }
     }
 

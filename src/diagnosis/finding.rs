@@ -96,9 +96,14 @@ pub struct FindingVerdict {
     pub culprits: Vec<CulpritRank>,
     /// When the last reading for it was made.
     pub at: Moment,
+    /// How long it is valid. It is renewed every ten minutes.
+    pub until: Moment,
 }
 
 impl FindingVerdict {
+    /// How long a verdict is valid if it is not renewed.
+    pub(crate) const VALID: Duration = Duration::from_secs(1500);
+
     /// The verdict of an examination that ended now.
     pub fn new(verdict: &Verdict, now: Moment) -> Self {
         let culprits = verdict.culprit.iter().flat_map(|culprit| &culprit.ranks);
@@ -107,6 +112,7 @@ impl FindingVerdict {
             sentence: verdict.sentence.clone(),
             culprits: culprits.take(MAX_VERDICT_CULPRITS).cloned().collect(),
             at: now,
+            until: now.plus(Self::VALID),
         }
     }
 

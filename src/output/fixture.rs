@@ -256,6 +256,7 @@ pub(super) fn hang() -> Finding {
         sentence: "rank 1 (pid 4313 on hgx-01, GPU 1) never launched AllReduce 61 to 64".into(),
         culprits: vec![culprit],
         at: moment(-480.0),
+        until: moment(1020.0),
     }));
     finding
 }

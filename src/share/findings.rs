@@ -186,11 +186,13 @@ impl VerdictFrame {
             gpu: rank.gpu,
             operation: rank.operation,
         };
+        let at = now.minus(Duration::try_from_secs_f64(self.age_seconds).unwrap_or_default());
         Some(FindingVerdict {
             outcome: Outcome::from_word(&self.outcome)?,
             sentence: self.sentence,
             culprits: self.culprits.into_iter().map(culprit).collect(),
-            at: now.minus(Duration::try_from_secs_f64(self.age_seconds).unwrap_or_default()),
+            at,
+            until: at.plus(FindingVerdict::VALID),
         })
     }
 }
@@ -245,6 +247,7 @@ mod tests {
             sentence: "rank 3 (pid 7 on hgx-00, GPU 1) is stopped".into(),
             culprits: vec![culprit],
             at: at(40.0),
+            until: at(1540.0),
         };
         let mut finding = Finding::blank(RuleId::StuckSpin, HostId(0), at(50.0));
         finding.hosts = vec![(HostId(0), "hgx-00".into())];

@@ -220,7 +220,9 @@ impl Collector {
             self.state.fleet.hosts().iter().map(|host| Arc::clone(&host.config)).collect();
         let ids = self.state.set_hosts(hosts, now);
         // They name hosts by their ids.
-        self.investigations.end_all();
+        if ids.iter().zip(0..).any(|(new, old)| *new != Some(HostId(old))) {
+            self.investigations.end_all();
+        }
         let mut to_start = Vec::new();
         let mut to_stop = Vec::new();
         for (task, host) in (0..).map(HostId).zip(&mut self.host_of_task) {

@@ -162,11 +162,6 @@ impl Investigation {
         }
     }
 
-    /// Returns the id of the next request.
-    pub fn next_id(&self) -> u64 {
-        self.next_id
-    }
-
     /// Returns the requests to send now. NCCL RAS is queried only if `engine` has seen the job at work, or if the risk was
     /// accepted: while a communicator is being made, a query may crash the job.
     pub fn requests_due(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) -> Vec<(HostId, Request)> {
@@ -399,6 +394,12 @@ impl Investigation {
     pub fn is_about(&self, finding: &Finding) -> bool {
         let is_rank = |host, key: &ProcessKey| self.ranks.iter().any(|rank| rank.host == host && rank.key == *key);
         finding.processes.iter().any(|process| is_rank(process.host, &process.key))
+    }
+
+    /// Whether processes of this job certainly belong to the examined one, as a part of it on another host does.
+    pub fn has_part(&self, fleet: &Fleet, host: HostId, job: &JobKey) -> bool {
+        let is_of_job = |rank: &Rank| find_process(fleet, host, &rank.key).is_some_and(|one| one.info.job == *job);
+        self.ranks.iter().any(|rank| rank.is_certain && rank.host == host && is_of_job(rank))
     }
 
     /// Whether the login user owns a process of the job: only those can be examined.

@@ -8,12 +8,12 @@ use super::{JobEvidence, MIN_APART, Outcome, Verdict, judge};
 use crate::config::ExamineRule;
 use crate::diagnosis::{Engine, Finding, FindingPhase, FindingVerdict, Severity};
 use crate::fleet::{Fleet, HostId, JobKey, Moment};
-use crate::wire::{Reply, Request, SafeText};
+use crate::wire::{Reply, Request};
 use std::time::Duration;
 
-/// How long before its finding warns a job is examined: two readings, and the time that they usually take. The finding then
-/// warns with its culprit.
-const LEAD: Duration = Duration::from_secs(MIN_APART.as_secs() + 15);
+/// How long before its finding warns a job is examined: two readings, and the time that they take on a slow host (a reading
+/// fails after 30 s). The finding then warns with its culprit.
+const LEAD: Duration = Duration::from_secs(MIN_APART.as_secs() + 45);
 /// The time between two examinations of one job.
 const PERIOD: Duration = Duration::from_secs(600);
 /// The number of jobs that are examined at a time.
@@ -44,6 +44,8 @@ struct ExaminedJob {
     progress: Progress,
     /// When it was completed.
     completed_at: Option<Moment>,
+    /// The last verdict, for findings that take over from those that had it.
+    verdict: Option<FindingVerdict>,
 }
 
 impl ExaminedJob {
@@ -54,6 +56,12 @@ impl ExaminedJob {
     fn is_about(&self, finding: &Finding) -> bool {
         finding.concerns_job(self.host, &self.job)
             || self.investigation.as_ref().is_some_and(|investigation| investigation.is_about(finding))
+    }
+
+    /// Whether a report about this job, which may be a part of a distributed one, can continue the examination.
+    fn serves(&self, fleet: &Fleet, host: HostId, job: &JobKey) -> bool {
+        (self.host, &self.job) == (host, job)
+            || self.investigation.as_ref().is_some_and(|investigation| investigation.has_part(fleet, host, job))
     }
 }
 
@@ -74,6 +82,7 @@ impl Investigations {
             requests.extend(investigation.requests_due(fleet, engine, now));
             note_progress(examined, fleet, engine, now);
         }
+        self.add_verdicts(engine, now);
         self.drop_old_readings();
         requests
     }
@@ -92,15 +101,46 @@ impl Investigations {
         true
     }
 
-    /// Takes out the examination of a job, to be continued by a report about it.
-    pub fn take(&mut self, host: HostId, job: &JobKey) -> Option<Investigation> {
-        let index = self.jobs.iter().position(|examined| (examined.host, &examined.job) == (host, job))?;
+    /// Returns an id from which on a new examination may number its requests.
+    pub fn next_first_id(&mut self) -> u64 {
+        self.begun += 1;
+        FIRST_REQUEST_ID + self.begun * IDS_OF_ONE
+    }
+
+    /// Takes out the examination of a job, to be continued by a report about it or about its part on another host.
+    pub fn take(&mut self, fleet: &Fleet, host: HostId, job: &JobKey) -> Option<Investigation> {
+        let index = self.jobs.iter().position(|examined| examined.serves(fleet, host, job))?;
         let examined = &mut self.jobs[index];
         let investigation = examined.investigation.take()?;
         if examined.is_running() {
             self.jobs.swap_remove(index);
         }
         Some(investigation)
+    }
+
+    /// Continues the examination of a report that is no longer shown.
+    pub fn put_back(&mut self, host: HostId, job: JobKey, investigation: Investigation) {
+        self.jobs.retain(|examined| (examined.host, &examined.job) != (host, &job));
+        let progress = investigation.progress();
+        let investigation = Some(investigation);
+        self.jobs.push(ExaminedJob { host, job, investigation, progress, completed_at: None, verdict: None });
+    }
+
+    /// Takes the verdict of a report: the job needs no other examination for some time.
+    pub fn note_report(&mut self, host: HostId, job: &JobKey, verdict: FindingVerdict, now: Moment) {
+        let known = self.jobs.iter_mut().find(|examined| (examined.host, &examined.job) == (host, job));
+        if let Some(examined) = known {
+            (examined.completed_at, examined.verdict) = (Some(now), Some(verdict));
+        } else {
+            self.jobs.push(ExaminedJob {
+                host,
+                job: job.clone(),
+                investigation: None,
+                progress: Progress::Complete,
+                completed_at: Some(now),
+                verdict: Some(verdict),
+            });
+        }
     }
 
     /// Ends all examinations, because the ids of hosts have changed. Late replies belong to none.
@@ -118,9 +158,15 @@ impl Investigations {
 
     fn begin_due(&mut self, fleet: &Fleet, engine: &Engine, open_job: Option<(HostId, &JobKey)>, now: Moment) {
         let mut running = self.jobs.iter().filter(|examined| examined.is_running()).count();
-        let mut due: Vec<&Finding> = engine.hangs().filter(|finding| is_due(finding, now)).collect();
-        due.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), finding.since.unix));
-        for finding in due {
+        // Jobs that were never examined come first, then those that have waited longest since.
+        let completed_at = |finding: &Finding| {
+            let known = self.jobs.iter().find(|examined| examined.is_about(finding));
+            known.and_then(|examined| examined.completed_at).map(Moment::since_start)
+        };
+        let due = engine.hangs().filter(|finding| is_due(finding, now));
+        let mut due: Vec<(Option<Duration>, &Finding)> = due.map(|finding| (completed_at(finding), finding)).collect();
+        due.sort_by_key(|(at, finding)| (*at, std::cmp::Reverse(finding.severity), finding.since.unix));
+        for (_, finding) in due {
             if running >= MAX_RUNNING {
                 return;
             }
@@ -141,12 +187,11 @@ impl Investigations {
                 None if self.jobs.len() >= MAX_JOBS => continue,
                 Some(Some(_)) | None => {}
             }
-            let first_id = FIRST_REQUEST_ID + self.begun * IDS_OF_ONE;
+            let first_id = self.next_first_id();
             let investigation = Investigation::new(fleet, host, job, RasQueries::AsConfigured, first_id);
             // A part of the job may run on a host where examinations are left to the user.
             let may_examine =
                 investigation.has_own_ranks() && investigation.examined_hosts().all(|host| is_automatic(fleet, host));
-            self.begun += 1;
             running += usize::from(may_examine);
             let examined = ExaminedJob {
                 host,
@@ -154,11 +199,23 @@ impl Investigations {
                 progress: Progress::FirstReading,
                 completed_at: (!may_examine).then_some(now),
                 investigation: may_examine.then_some(investigation),
+                verdict: known.and_then(|index| self.jobs[index].verdict.take()),
             };
             match known {
                 Some(index) => self.jobs[index] = examined,
                 None => self.jobs.push(examined),
             }
+        }
+    }
+
+    /// Adds the verdict about a job to findings that have none. They may be about to take over from one that has it: another
+    /// rule, or another host of the job.
+    fn add_verdicts(&self, engine: &mut Engine, now: Moment) {
+        for examined in &self.jobs {
+            let Some(verdict) = examined.verdict.as_ref().filter(|verdict| verdict.until > now) else { continue };
+            let has_none = |finding: &Finding| finding.verdict.is_none() && !finding.is_frozen;
+            let is_about = |finding: &Finding| examined.is_about(finding) && !is_before(verdict.at, finding);
+            engine.set_verdict(|finding| has_none(finding) && is_about(finding), verdict);
         }
     }
 
@@ -185,11 +242,23 @@ fn note_progress(examined: &mut ExaminedJob, fleet: &Fleet, engine: &mut Engine,
     if progress == Progress::Complete {
         examined.completed_at = Some(now);
     }
-    judge_investigation(investigation, fleet, engine, now);
+    if let Some(verdict) = judge_investigation(investigation, fleet, engine, now).for_findings {
+        examined.verdict = Some(verdict);
+    }
 }
 
-/// Judges the readings of an examination, and adds the verdict to the findings about its job. Returns the evidence and the
-/// verdict.
+/// What the readings of an examination say.
+#[derive(Debug)]
+pub struct Judgement {
+    /// The evidence.
+    pub evidence: JobEvidence,
+    /// The verdict about it.
+    pub verdict: Verdict,
+    /// The verdict as the findings about the job have it; `None` as long as the readings are too few for that.
+    pub for_findings: Option<FindingVerdict>,
+}
+
+/// Judges the readings of an examination, and adds the verdict to the findings about its job.
 ///
 /// One reading is enough only for a proof: whether anything moves is known after the second one. Later ones count as a whole.
 pub fn judge_investigation(
@@ -197,21 +266,18 @@ pub fn judge_investigation(
     fleet: &Fleet,
     engine: &mut Engine,
     now: Moment,
-) -> (JobEvidence, Verdict) {
-    let hangs = || engine.findings().filter(|finding| finding.rule.is_hang() && investigation.is_about(finding));
-    let evidence = investigation.evidence(fleet, engine, hangs().next(), now);
+) -> Judgement {
+    let finding = engine.findings().find(|finding| finding.rule.is_hang() && investigation.is_about(finding));
+    let evidence = investigation.evidence(fleet, engine, finding, now);
     let verdict = judge(&evidence);
     let is_first_proof = verdict.outcome == Outcome::Proven && investigation.progress() != Progress::Complete;
-    if investigation.has_whole_readings() || is_first_proof {
+    let is_enough = investigation.has_whole_readings() || is_first_proof;
+    let for_findings = is_enough.then(|| FindingVerdict::new(&verdict, now));
+    if let Some(of_findings) = &for_findings {
         // A host that is down hides its part of the evidence: the findings about it keep their verdicts.
-        let ids: Vec<SafeText> =
-            hangs().filter(|finding| !finding.is_frozen).map(|finding| finding.id.clone()).collect();
-        let of_finding = FindingVerdict::new(&verdict, now);
-        for id in &ids {
-            engine.set_verdict(id, &of_finding);
-        }
+        engine.set_verdict(|finding| !finding.is_frozen && investigation.is_about(finding), of_findings);
     }
-    (evidence, verdict)
+    Judgement { evidence, verdict, for_findings }
 }
 
 /// Whether the hang of a finding began after this moment.

@@ -11,7 +11,7 @@ use crate::output::notification::{Notification, summary};
 use crate::wire::{Examination, ExaminationPart, Owner, ProcessExamination, ProcessState, ReplyOutcome, ThreadReading};
 use std::sync::Arc;
 
-/// What the answers of the probe tell about the processes 7 and 8, the ranks of the job.
+/// What the answers of the probe tell about the ranks of the job: processes 7 and 8, and 107 and 108 on a second host.
 #[derive(Clone, Copy, PartialEq)]
 enum Ranks {
     /// Rank 8 is stopped, and rank 7 waits for it.
@@ -27,24 +27,32 @@ enum Ranks {
 /// A process of the Slurm job on one GPU.
 fn rank(pid: u32, gpu: u16) -> TestProcess {
     let mut rank = process(pid, "python train.py", &[(gpu, 70)]);
+    rank.reading.cpu_percent = Some(100.0);
     rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
     rank
 }
 
-/// A host of two GPUs with a job of two ranks that has worked for 15 minutes.
+/// Hosts of two GPUs with a job of one rank on each that has worked for 15 minutes.
 struct JobTester {
     tester: RuleTester,
     investigations: Investigations,
     ranks: Ranks,
     /// The time and the host of each request.
     sent: Vec<(f64, HostId)>,
+    /// The host that cannot be reached.
+    lost: Option<usize>,
 }
 
 impl JobTester {
     fn new(ranks: Ranks, config: HostConfig) -> Self {
-        let mut tester = RuleTester::new(gpus(0..2));
-        tester.fleet.rearrange(&[Arc::new(HostConfig { name: "hgx-00".into(), ..config })], tester.now());
-        let mut job = Self { tester, investigations: Investigations::default(), ranks, sent: Vec::new() };
+        Self::on_hosts(ranks, vec![HostConfig { name: "hgx-00".into(), ..config }])
+    }
+
+    fn on_hosts(ranks: Ranks, configs: Vec<HostConfig>) -> Self {
+        let mut tester = RuleTester::of(vec![gpus(0..2); configs.len()], Thresholds::default());
+        let configs: Vec<Arc<HostConfig>> = configs.into_iter().map(Arc::new).collect();
+        tester.fleet.rearrange(&configs, tester.now());
+        let mut job = Self { tester, investigations: Investigations::default(), ranks, sent: Vec::new(), lost: None };
         job.run(900.0, true);
         job
     }
@@ -61,10 +69,19 @@ impl JobTester {
     /// Lets the job work, or spin, for some seconds.
     fn run_alone(&mut self, seconds: f64, works: bool) {
         let (utilization, watts, memory) = if works { (98, 560.0, 45) } else { (100, 110.0, 0) };
-        self.tester.run(seconds, |tester, _| TestSample {
-            gpus: (0..2).map(|_| tester.gpu(utilization, watts, memory, 70)).collect(),
-            processes: vec![rank(7, 0), rank(8, 1)],
-        });
+        let end = self.tester.t + seconds;
+        while self.tester.t < end {
+            for id in 0..self.tester.fleet.hosts().len() {
+                if self.lost == Some(id) {
+                    continue;
+                }
+                let first = 100 * id as u32;
+                let gpus = (0..2).map(|_| self.tester.gpu(utilization, watts, memory, 70)).collect();
+                let processes = vec![rank(first + 7, 0), rank(first + 8, 1)];
+                self.tester.send(id, &TestSample { gpus, processes }, |_| {});
+            }
+            self.tester.wait(10.0);
+        }
     }
 
     /// Sends what is due, and answers it at once.
@@ -125,12 +142,21 @@ impl JobTester {
         self.tester.finding("stuck-spin")
     }
 
+    /// Breaks the connection to the first host.
+    fn lose_host(&mut self) {
+        let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
+        self.tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+        self.lost = Some(0);
+    }
+
     fn outcome(&self) -> Option<Outcome> {
         self.finding().verdict.as_ref().map(|verdict| verdict.outcome)
     }
 
+    /// The notifications about the job.
     fn notified(&self) -> Vec<&Transition> {
-        self.tester.transitions.iter().filter(|transition| transition.notify).collect()
+        let transitions = self.tester.transitions.iter();
+        transitions.filter(|transition| transition.notify && transition.rule.is_hang()).collect()
     }
 }
 
@@ -138,11 +164,11 @@ impl JobTester {
 fn the_finding_warns_with_its_culprit() {
     let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
     let hung_at = job.tester.t;
-    job.run(220.0, false);
+    job.run(190.0, false);
     assert!(job.sent.is_empty(), "the job may go on by itself: {:?}", job.sent);
-    job.run(90.0, false);
+    job.run(120.0, false);
     let first = job.sent.first().expect("requests").0 - hung_at;
-    assert!((225.0..=240.0).contains(&first), "75 s before the warning after 300 s, not after {first} s");
+    assert!((195.0..=210.0).contains(&first), "105 s before the warning after 300 s, not after {first} s");
     let finding = job.finding();
     assert_eq!((finding.phase, finding.severity), (FindingPhase::Firing, Severity::Warn));
     let fired_at = finding.fired_at.expect("fired");
@@ -157,7 +183,7 @@ fn the_finding_warns_with_its_culprit() {
     let text = summary(&Notification { news, left_out: 0 });
     assert!(text.starts_with(&format!("warn hgx-00: {said}; ")), "{text}");
     let before = job.sent.len();
-    job.run(560.0, false);
+    job.run(540.0, false);
     assert_eq!(job.sent.len(), before, "nothing is read again for ten minutes");
     job.run(60.0, false);
     assert!(job.sent.len() > before);
@@ -233,8 +259,8 @@ fn a_verdict_that_is_not_renewed_is_dropped() {
     let verdict =
         FindingVerdict { outcome: Outcome::NotHung, ..(**job.finding().verdict.as_ref().expect("one")).clone() };
     let id = job.finding().id.clone();
-    let verdict = FindingVerdict { at: job.tester.now(), ..verdict };
-    job.tester.engine.set_verdict(&id, &verdict);
+    let verdict = FindingVerdict { until: job.tester.now().plus(FindingVerdict::VALID), ..verdict };
+    job.tester.engine.set_verdict(|finding| finding.id == id, &verdict);
     job.run_alone(1530.0, false);
     assert_eq!((job.outcome(), job.finding().severity), (None, Severity::Crit));
 }
@@ -260,15 +286,14 @@ fn jobs_are_examined_only_where_hosts_toml_and_the_user_permit_it() {
     let relayed = HostConfig { relayed_by: Some("lab-head".into()), ..HostConfig::named("") };
     assert_eq!(requests(relayed), 0, "its collector does it");
     let mut job = JobTester::new(Ranks::Wait, HostConfig::named(""));
-    job.run(200.0, false);
+    job.run(180.0, false);
     let (id, now) = (job.finding().id.clone(), job.tester.now());
     assert!(job.tester.engine.snooze(&id, Some(Duration::from_secs(7200)), now));
     job.run(420.0, false);
     assert_eq!(job.sent.len(), 0, "somebody has seen it");
     let mut job = JobTester::new(Ranks::Wait, HostConfig::named(""));
-    job.run(200.0, false);
-    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
-    job.tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    job.run(180.0, false);
+    job.lose_host();
     for _ in 0..60 {
         job.tester.wait(10.0);
         job.examine();
@@ -277,48 +302,58 @@ fn jobs_are_examined_only_where_hosts_toml_and_the_user_permit_it() {
     let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
     job.run(320.0, false);
     let key = job.finding().job.clone().expect("a job");
-    let known = job.investigations.take(HostId(0), &key).expect("the readings are kept");
+    let known = job.investigations.take(&job.tester.fleet, HostId(0), &key).expect("the readings are kept");
     let proven =
         FindingVerdict { outcome: Outcome::Proven, ..(**job.finding().verdict.as_ref().expect("one")).clone() };
     let id = job.finding().id.clone();
-    job.tester.engine.set_verdict(&id, &proven);
-    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
-    job.tester.update(0, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    job.tester.engine.set_verdict(|finding| finding.id == id, &proven);
+    job.lose_host();
     job.tester.wait(5.0);
     let now = job.tester.now();
-    let (_, verdict) = judge_investigation(&known, &job.tester.fleet, &mut job.tester.engine, now);
+    let verdict = judge_investigation(&known, &job.tester.fleet, &mut job.tester.engine, now).verdict;
     assert_eq!((verdict.outcome, job.outcome()), (Outcome::Likely, Some(Outcome::Proven)), "the verdict stays");
 }
 
 #[test]
 fn a_job_with_a_part_on_a_host_that_leaves_it_to_the_user_is_not_examined() {
     let requests = |rule: ExamineRule| {
-        let mut tester = RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default());
         let second = HostConfig { examine: rule, ..HostConfig::named("hgx-01") };
-        let first = Arc::clone(&tester.fleet.hosts()[0].config);
-        tester.fleet.rearrange(&[first, Arc::new(second)], tester.now());
-        let mut investigations = Investigations::default();
-        let mut sent = 0;
-        for round in 0..150 {
-            let (utilization, watts, memory) = if round < 90 { (98, 560.0, 45) } else { (100, 110.0, 0) };
-            for id in 0..2 {
-                let rank = |place: u16| {
-                    let mut rank = rank(100 * (id as u32 + 1) + u32::from(place), place);
-                    rank.reading.cpu_percent = Some(100.0);
-                    rank
-                };
-                let gpus = (0..2).map(|_| tester.gpu(utilization, watts, memory, 70)).collect();
-                tester.send(id, &TestSample { gpus, processes: vec![rank(0), rank(1)] }, |_| {});
-            }
-            tester.wait(10.0);
-            let now = tester.now();
-            sent += investigations.requests_due(&tester.fleet, &mut tester.engine, None, now).len();
-        }
-        assert_eq!(tester.finding("stuck-spin").hosts.len(), 2);
-        sent
+        let mut job = JobTester::on_hosts(Ranks::Wait, vec![HostConfig::named("hgx-00"), second]);
+        job.run(620.0, false);
+        assert_eq!(job.finding().hosts.len(), 2);
+        job.sent.len()
     };
     assert!(requests(ExamineRule::Automatic) > 0);
     assert_eq!(requests(ExamineRule::Asked), 0);
+}
+
+#[test]
+fn a_finding_that_takes_over_has_the_verdict() {
+    let hosts = vec![HostConfig::named("hgx-00"), HostConfig::named("hgx-01")];
+    let mut job = JobTester::on_hosts(Ranks::Move, hosts);
+    job.run(320.0, false);
+    assert_eq!((job.outcome(), job.finding().host), (Some(Outcome::NotHung), HostId(0)));
+    let sent = job.sent.len();
+    job.lose_host();
+    job.tester.engine.reset_host(HostId(0));
+    job.run(20.0, false);
+    assert_eq!((job.outcome(), job.finding().host), (Some(Outcome::NotHung), HostId(1)));
+    assert_eq!((job.sent.len(), job.notified().len()), (sent, 0));
+}
+
+#[test]
+fn a_job_that_moves_does_not_alarm_after_an_outage() {
+    let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
+    job.run(320.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::NotHung));
+    job.lose_host();
+    job.tester.wait(1800.0);
+    (job.lost, job.ranks) = (None, Ranks::OneIsStopped);
+    job.tester.connect(0);
+    job.run(40.0, false);
+    assert_eq!((job.outcome(), job.notified().len()), (Some(Outcome::NotHung), 0), "it is examined again first");
+    job.run(60.0, false);
+    assert_eq!((job.outcome(), job.notified().len()), (Some(Outcome::Likely), 1));
 }
 
 #[test]
@@ -356,9 +391,9 @@ fn a_report_continues_the_examination_of_its_job() {
     let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
     job.run(320.0, false);
     let key = job.finding().job.clone().expect("a job");
-    let taken = job.investigations.take(HostId(0), &key).expect("the readings are kept");
+    let taken = job.investigations.take(&job.tester.fleet, HostId(0), &key).expect("the readings are kept");
     assert_eq!(taken.progress(), Progress::Complete);
-    assert!(job.investigations.take(HostId(0), &key).is_none());
+    assert!(job.investigations.take(&job.tester.fleet, HostId(0), &key).is_none());
     let sent = job.sent.len();
     job.run(400.0, false);
     assert_eq!(job.sent.len(), sent, "it was examined a short time ago");
@@ -367,6 +402,76 @@ fn a_report_continues_the_examination_of_its_job() {
     let later = now.plus(Duration::from_secs(600));
     assert!(job.investigations.requests_due(fleet, engine, Some((HostId(0), &key)), later).is_empty(), "it is open");
     assert!(!job.investigations.requests_due(fleet, engine, None, later).is_empty());
+    // A report about the part on another host finds it as well; one about another job does not.
+    let hosts = vec![HostConfig::named("hgx-00"), HostConfig::named("hgx-01")];
+    let mut job = JobTester::on_hosts(Ranks::OneIsStopped, hosts);
+    job.run(320.0, false);
+    let other = JobKey::Slurm { cluster: None, job: "3386".into() };
+    assert!(job.investigations.take(&job.tester.fleet, HostId(1), &other).is_none());
+    assert!(job.investigations.take(&job.tester.fleet, HostId(1), &key).is_some());
+    job.run(620.0, false);
     job.investigations.end_all();
-    assert!(job.investigations.take(HostId(0), &key).is_none());
+    assert!(job.investigations.take(&job.tester.fleet, HostId(0), &key).is_none());
+}
+
+#[test]
+fn a_report_that_has_ended_counts_as_an_examination() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.run(180.0, false);
+    let key = job.finding().job.clone().expect("a job");
+    let verdict = FindingVerdict {
+        outcome: Outcome::NotHung,
+        sentence: "the job moves".into(),
+        culprits: Vec::new(),
+        at: job.tester.now(),
+        until: job.tester.now().plus(FindingVerdict::VALID),
+    };
+    job.investigations.note_report(HostId(0), &key, verdict, job.tester.now());
+    job.run(400.0, false);
+    assert_eq!((job.outcome(), job.sent.len()), (Some(Outcome::NotHung), 0));
+    job.run(220.0, false);
+    assert!(!job.sent.is_empty(), "ten minutes have passed");
+}
+
+#[test]
+fn a_report_that_is_no_longer_shown_goes_on() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.run(210.0, false);
+    assert_eq!(job.outcome(), None, "the second reading comes later");
+    let key = job.finding().job.clone().expect("a job");
+    let taken = job.investigations.take(&job.tester.fleet, HostId(0), &key).expect("it runs");
+    let sent = job.sent.len();
+    job.investigations.put_back(HostId(0), key, taken);
+    job.run(100.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::Likely));
+    assert_eq!(job.sent.len(), 2 * sent, "one reading as before");
+}
+
+#[test]
+fn jobs_that_were_examined_long_ago_come_after_those_that_never_were() {
+    const HOSTS: usize = 9 * MAX_RUNNING;
+    let mut tester = RuleTester::of(vec![gpus(0..1); HOSTS], Thresholds::default());
+    let mut investigations = Investigations::default();
+    let mut order = Vec::new();
+    for round in 0..300 {
+        for id in 0..HOSTS {
+            let (utilization, watts, memory) = if round < 90 { (98, 560.0, 45) } else { (100, 110.0, 0) };
+            let sample = TestSample {
+                gpus: vec![tester.gpu(utilization, watts, memory, 70)],
+                processes: vec![process(7, "python train.py", &[(0, 70)])],
+            };
+            tester.send(id, &sample, |_| {});
+        }
+        tester.wait(10.0);
+        // No host answers, so that each examination takes two minutes and the last jobs wait for longer than ten.
+        let now = tester.now();
+        let requests = investigations.requests_due(&tester.fleet, &mut tester.engine, None, now);
+        order.extend(
+            requests.iter().filter(|(_, request)| matches!(request, Request::LogTail { .. })).map(|(host, _)| *host),
+        );
+    }
+    let count = |id: u32| order.iter().filter(|host| **host == HostId(id)).count();
+    let counts: Vec<usize> = (0..HOSTS as u32).map(count).collect();
+    let (fewest, most) = (counts.iter().min().expect("hosts"), counts.iter().max().expect("hosts"));
+    assert!(*fewest > 0 && most - fewest <= 3, "{counts:?}");
 }
