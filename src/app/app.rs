@@ -26,10 +26,10 @@ use super::users::Users;
 use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
 use crate::diagnosis::proof::investigations::Investigations;
-use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition, UnusedReason};
+use crate::diagnosis::{Engine, Finding, FindingNotification, FindingVerdict, SavedState, Transition, UnusedReason};
 use crate::fleet::{
-    Fleet, HistoryReply, Host, HostChange, HostId, HostUpdate, JobRows, Link, LinkError, LinkErrorKind, ListRow,
-    Moment, Row, RowKey, Totals, UsageLedger,
+    Fleet, HistoryReply, Host, HostChange, HostId, HostUpdate, JobKey, JobRows, Link, LinkError, LinkErrorKind,
+    ListRow, Moment, Row, RowKey, Totals, UsageLedger,
 };
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
@@ -85,6 +85,8 @@ pub struct App {
     pub(super) hang_report: Option<Box<HangReport>>,
     /// The examinations of jobs that look hung.
     pub(super) investigations: Investigations,
+    /// The verdicts of collectors about jobs of their hosts.
+    collector_verdicts: Vec<(HostId, JobKey, FindingVerdict)>,
     /// The variables and the log of the process on the screen.
     pub(super) process_details: Option<Box<ProcessDetails>>,
     /// The id of the last request for such details. It never falls: a late reply must not be taken for that of another process.
@@ -136,6 +138,7 @@ impl App {
             palette: None,
             hang_report: None,
             investigations: Investigations::default(),
+            collector_verdicts: Vec::new(),
             process_details: None,
             last_details_request: process_details::FIRST_REQUEST_ID,
             notice: None,
@@ -188,6 +191,11 @@ impl App {
             }
             Event::Host(id, update) => return self.apply_host_update(id, *update, now),
             Event::HostsAdded(hosts, order) => self.add_hosts(&hosts, &order, now),
+            Event::Judged(host, verdicts) => {
+                self.collector_verdicts.retain(|(of_host, ..)| *of_host != host);
+                self.collector_verdicts.extend(verdicts.into_iter().map(|(job, verdict)| (host, job, verdict)));
+                self.add_collector_verdicts(now);
+            }
             Event::HistoryRead(reply) => self.take_history(reply, now),
             Event::Prompted(prompt) => {
                 let opens_at_once = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
@@ -324,7 +332,18 @@ impl App {
         effects.extend(self.tick_signals(now));
         effects.extend(self.continue_hang_report(now));
         effects.extend(self.examine_suspects(now));
+        self.add_collector_verdicts(now);
         effects
+    }
+
+    /// Adds the verdicts of collectors to the findings about the jobs, unless the user has examined a job since.
+    fn add_collector_verdicts(&mut self, now: Moment) {
+        self.collector_verdicts.retain(|(.., verdict)| verdict.until > now);
+        for (host, job, verdict) in &self.collector_verdicts {
+            let is_older = |finding: &Finding| finding.verdict.as_ref().is_none_or(|known| known.at < verdict.at);
+            let is_about = |finding: &Finding| finding.concerns_job(*host, job);
+            self.engine.set_verdict(|finding| is_about(finding) && is_older(finding), verdict);
+        }
     }
 
     /// Records findings that changed and returns the notifications they cause.

@@ -2,8 +2,8 @@
 
 use super::action::Action;
 use crate::config::HostConfig;
-use crate::diagnosis::FindingNotification;
-use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate};
+use crate::diagnosis::{FindingNotification, FindingVerdict};
+use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate, JobKey};
 use crate::ssh::prompt::{Answer, Prompt, PromptId};
 use crate::wire::{Request, SafeText};
 use crossterm::event::{KeyEvent, MouseEvent};
@@ -28,6 +28,8 @@ pub enum Event {
     /// Hosts were added, each with its id: the next free one, or that of a host which it replaces,
     /// and the order in which all hosts are shown now.
     HostsAdded(Vec<(HostId, Arc<HostConfig>)>, Vec<HostId>),
+    /// A collector has examined jobs of this host, in place of those that it named before.
+    Judged(HostId, Vec<(JobKey, FindingVerdict)>),
     /// A request for a stored history was answered.
     HistoryRead(HistoryReply),
     /// SSH needs an answer from the user.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::app::Event;
 use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, press, update};
+use crate::diagnosis::FindingVerdict;
 use crate::diagnosis::proof::Outcome;
 use crate::diagnosis::proof::investigation::Progress;
 use crate::fleet::{HostUpdate, Row};
@@ -212,4 +213,29 @@ fn a_later_reading_changes_the_verdict_of_the_finding_only_as_a_whole() {
     assert!(!app.hang_report().expect("a report").investigation.has_whole_readings(), "others have no reply yet");
     answer(&mut app, sent, NOW + 665);
     assert!(app.hang_report().expect("a report").investigation.has_whole_readings());
+}
+
+#[test]
+fn the_verdict_of_a_collector_is_added_to_the_finding() {
+    let mut app = app_with_hung_jobs(6, SIZE);
+    let hang = |app: &App| app.findings().list().iter().find(|one| one.rule.is_hang()).expect("a hang").clone();
+    let (host, job) = (hang(&app).host, hang(&app).job.expect("a job"));
+    let verdict = |seconds| FindingVerdict {
+        outcome: Outcome::Proven,
+        sentence: format!("rank 3 is stopped for {seconds} s").into(),
+        culprits: Vec::new(),
+        at: at(LATER + seconds),
+        until: at(LATER + seconds).plus(FindingVerdict::VALID),
+    };
+    let judge = |app: &mut App, seconds: u64| {
+        app.update(Event::Judged(host, vec![(job.clone(), verdict(seconds))]), at(LATER + 10));
+        update(app, host.0 as usize, HostUpdate::Silent, LATER + 11);
+        app.update(Event::Ticked, at(LATER + 12));
+        hang(app).verdict.expect("a verdict").sentence.to_string()
+    };
+    assert_eq!(judge(&mut app, 5), "rank 3 is stopped for 5 s");
+    assert_eq!(judge(&mut app, 8), "rank 3 is stopped for 8 s");
+    assert_eq!(judge(&mut app, 2), "rank 3 is stopped for 8 s", "the newer one counts");
+    let others = app.findings().list().iter().filter(|one| one.verdict.is_some() && !one.concerns_job(host, &job));
+    assert_eq!(others.count(), 0);
 }

@@ -104,6 +104,7 @@ impl CollectorAnswer {
                 }
                 ViewerEvent::Collector(_)
                 | ViewerEvent::HostsChanged
+                | ViewerEvent::Verdicts(..)
                 | ViewerEvent::History(_)
                 | ViewerEvent::Complete
                 | ViewerEvent::Refused(..) => {}

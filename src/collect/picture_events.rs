@@ -30,6 +30,7 @@ struct HostEvents {
     /// The state of the link, unless something has arrived since.
     link: Option<HostUpdate>,
     states: Option<ViewerEvent>,
+    verdicts: Option<ViewerEvent>,
 }
 
 impl PictureEvents {
@@ -46,6 +47,7 @@ impl PictureEvents {
             ViewerEvent::HostsChanged => self.has_hosts = true,
             ViewerEvent::Update(id, update) => self.hosts.entry(id.0).or_default().add(update),
             ViewerEvent::States(id, _) => self.hosts.entry(id.0).or_default().states = Some(event),
+            ViewerEvent::Verdicts(id, _) => self.hosts.entry(id.0).or_default().verdicts = Some(event),
             ViewerEvent::Complete => self.is_complete = true,
             // Nothing was requested yet, and a refusal is an error of the connection.
             ViewerEvent::History(_) | ViewerEvent::Refused(..) => {}
@@ -125,7 +127,7 @@ impl HostEvents {
             self.link,
         ];
         let updates = updates.into_iter().flatten().map(move |update| ViewerEvent::Update(id, update));
-        updates.chain(self.states)
+        updates.chain(self.states).chain(self.verdicts)
     }
 }
 

@@ -6,7 +6,7 @@ use super::picture_reading::{PictureReading, ReadingState};
 use super::relay::{DROPPED, Picture, Relay, RelayRoute, silent};
 use crate::config::HostConfig;
 use crate::fleet::{HistoryQuery, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
-use crate::share::{CollectorInfo, Demultiplexer, HostInfo, ViewerEvent, ViewerHello};
+use crate::share::{CollectorInfo, Demultiplexer, HostInfo, JobVerdict, ViewerEvent, ViewerHello};
 use crate::wire::SafeText;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ const WAITING_UPDATES: usize = 1024;
 const WAITING_COMMANDS: usize = 64;
 /// Lists of new hosts that may wait for the viewer.
 const WAITING_LISTS: usize = 8;
+/// The number of hosts whose verdicts may wait.
+const WAITING_VERDICTS: usize = 64;
 /// Requests for histories, and their answers, that may wait.
 const WAITING_QUERIES: usize = 16;
 /// The delays before the connections after a failure: they double from the first to the last.
@@ -138,6 +140,8 @@ pub struct RelayedParts {
     pub histories: mpsc::Receiver<HistoryReply>,
     /// Hosts to add.
     pub new_hosts: mpsc::Receiver<NewHosts>,
+    /// The verdicts of the collectors about the jobs of a host, in place of the earlier ones.
+    pub verdicts: mpsc::Receiver<(HostId, Vec<JobVerdict>)>,
 }
 
 /// A host of the fleet.
@@ -167,6 +171,7 @@ impl RelayedHosts {
         let (histories, answers) = mpsc::channel(WAITING_QUERIES);
         let (orders, ordered) = mpsc::channel(WAITING_COMMANDS);
         let (lists, new_hosts) = mpsc::channel(WAITING_LISTS);
+        let (judgements, verdicts) = mpsc::channel(WAITING_VERDICTS);
         let mut tasks = JoinSet::new();
         let mut collectors = Vec::new();
         let relayed = |config: &Arc<HostConfig>| RelayedHost { config: Arc::clone(config), collector: 0 };
@@ -193,6 +198,7 @@ impl RelayedHosts {
                 retries,
                 queries: queried,
                 histories: histories.clone(),
+                verdicts: judgements.clone(),
             };
             collectors.push(CollectorHandle {
                 name: one.route.machine.name.clone(),
@@ -213,7 +219,7 @@ impl RelayedHosts {
         }
         let order = (0..owned.len()).map(|id| HostId(id as u32)).collect();
         let hosts = Self { orders, collectors, hosts: owned, order, histories, _tasks: tasks };
-        RelayedParts { hosts, updates: receiver, histories: answers, new_hosts }
+        RelayedParts { hosts, updates: receiver, histories: answers, new_hosts, verdicts }
     }
 
     /// Takes the hosts that [`NewHosts::place`] has added to the fleet, and lets their updates follow. Returns the order in
@@ -323,6 +329,7 @@ struct Follower {
     retries: mpsc::Receiver<()>,
     queries: mpsc::Receiver<HistoryQuery>,
     histories: mpsc::Sender<HistoryReply>,
+    verdicts: mpsc::Sender<(HostId, Vec<JobVerdict>)>,
 }
 
 impl Follower {
@@ -434,11 +441,22 @@ impl Follower {
                 }
                 // The screen asks again if it takes too few answers.
                 ViewerEvent::History(reply) => drop(self.histories.try_send(reply)),
+                ViewerEvent::Verdicts(id, verdicts) => self.pass_on_verdicts(id, verdicts).await,
                 // The screen has its own diagnosis.
                 ViewerEvent::Collector(_) | ViewerEvent::States(..) | ViewerEvent::Refused(..) => {}
             }
         }
         Ok(())
+    }
+
+    /// Passes verdicts on, with the ids of the fleet. A program without findings has dropped the receiver.
+    async fn pass_on_verdicts(&self, id: HostId, mut verdicts: Vec<JobVerdict>) {
+        let shown = |id: HostId| Some(self.shown.get(id.0 as usize)?.as_ref()?.0.id());
+        let Some(host) = shown(id) else { return };
+        for culprit in verdicts.iter_mut().flat_map(|one| &mut one.verdict.culprits) {
+            culprit.host_id = culprit.host_id.and_then(shown);
+        }
+        let _dropped = self.verdicts.send((host, verdicts)).await;
     }
 
     /// Offers the listed hosts that are not known yet to the viewer, and waits until it has added them: their updates come

@@ -1,8 +1,8 @@
 //! Findings as the collector sends them: moments as ages, hosts by name.
 
 use super::frame::{
-    CulpritFrame, DiagnosisFrame, FINDINGS_PER_LINE, FindingFrame, GpuFrame, MAX_FINDINGS, MAX_SUBJECTS,
-    NotJudgedFrame, ProcessFrame, RuleFrame, VerdictFrame,
+    CulpritFrame, DiagnosisFrame, FINDINGS_PER_LINE, FindingFrame, GpuFrame, JobVerdictFrame, MAX_FINDINGS,
+    MAX_SUBJECTS, MAX_VERDICTS, NotJudgedFrame, ProcessFrame, RuleFrame, VerdictFrame, VerdictsFrame,
 };
 use super::privacy::Audience;
 use crate::config::Sharing;
@@ -10,16 +10,13 @@ use crate::diagnosis::proof::{CulpritRank, Outcome};
 use crate::diagnosis::{Engine, Finding, FindingGpu, FindingProcess, FindingVerdict, NotJudged, RuleId, SnoozeEnd};
 use crate::fleet::{Fleet, HostId, JobKey, Moment};
 use crate::wire::SafeText;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The lines with the whole diagnosis, as far as the hosts share it with this audience. A finding about several hosts is
 /// shared like the strictest of them.
 pub(super) fn lines(engine: &Engine, fleet: &Fleet, audience: Audience, now: Moment) -> Vec<DiagnosisFrame> {
-    let frame = |finding: &Finding| {
-        let hosts = finding.hosts.iter().filter_map(|(id, _)| fleet.host(*id));
-        let sharing = hosts.map(|host| audience.sharing(&host.config)).min().unwrap_or(Sharing::None);
-        FindingFrame::new(finding, fleet, sharing, now)
-    };
+    let frame = |finding: &Finding| FindingFrame::new(finding, fleet, sharing(finding, fleet, audience), now);
     let findings: Vec<FindingFrame> = engine.findings().take(MAX_FINDINGS).map(frame).collect();
     let not_judged =
         engine.not_judged().into_iter().map(|one| NotJudgedFrame { count: one.count, what: one.what, why: one.why });
@@ -38,6 +35,61 @@ pub(super) fn lines(engine: &Engine, fleet: &Fleet, audience: Audience, now: Mom
             .map(|part| DiagnosisFrame { findings: part.to_vec(), ..DiagnosisFrame::default() }),
     );
     lines
+}
+
+fn sharing(finding: &Finding, fleet: &Fleet, audience: Audience) -> Sharing {
+    let hosts = finding.hosts.iter().filter_map(|(id, _)| fleet.host(*id));
+    hosts.map(|host| audience.sharing(&host.config)).min().unwrap_or(Sharing::None)
+}
+
+/// The hosts whose jobs have verdicts, each with its jobs and the times of their verdicts: what changes with a new verdict.
+pub(super) fn verdict_times(engine: &Engine) -> BTreeMap<HostId, Vec<(JobKey, Moment)>> {
+    let mut times: BTreeMap<HostId, Vec<(JobKey, Moment)>> = BTreeMap::new();
+    for finding in engine.hangs() {
+        if let (Some(job), Some(verdict)) = (&finding.job, &finding.verdict) {
+            times.entry(finding.host).or_default().push((job.clone(), verdict.at));
+        }
+    }
+    times
+}
+
+/// The line with the verdicts about the jobs of a host, as far as they are shared with this audience: they quote stacks, logs
+/// and operations.
+pub(super) fn verdicts(engine: &Engine, fleet: &Fleet, id: HostId, audience: Audience, now: Moment) -> VerdictsFrame {
+    verdicts_of(engine.hangs().filter(|finding| finding.host == id), fleet, id, audience, now)
+}
+
+fn verdicts_of<'a>(
+    of_host: impl Iterator<Item = &'a Finding>,
+    fleet: &Fleet,
+    id: HostId,
+    audience: Audience,
+    now: Moment,
+) -> VerdictsFrame {
+    let shared = of_host.filter(|finding| sharing(finding, fleet, audience) == Sharing::Commands);
+    let frame = |finding: &Finding| {
+        let verdict = VerdictFrame::new(finding.verdict.as_deref()?, now);
+        Some(JobVerdictFrame { job: finding.job.clone()?, verdict })
+    };
+    let host = fleet.host(id).map(|host| host.name().clone()).unwrap_or_default();
+    VerdictsFrame { host, list: shared.filter_map(frame).take(MAX_VERDICTS).collect() }
+}
+
+impl VerdictsFrame {
+    /// The verdicts for a viewer, without those whose outcome is unknown here.
+    pub(super) fn verdicts(self, id_of: &dyn Fn(&SafeText) -> Option<HostId>, now: Moment) -> Vec<JobVerdict> {
+        let one = |one: JobVerdictFrame| Some(JobVerdict { job: one.job, verdict: one.verdict.verdict(id_of, now)? });
+        self.list.into_iter().filter_map(one).collect()
+    }
+}
+
+/// The verdict of an examination by a collector.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobVerdict {
+    /// The job, as it is called on the host that the line names.
+    pub job: JobKey,
+    /// The verdict.
+    pub verdict: FindingVerdict,
 }
 
 impl FindingFrame {
@@ -259,6 +311,16 @@ mod tests {
         };
         assert_eq!(received(Sharing::Commands).as_deref(), Some(&verdict));
         assert_eq!(received(Sharing::Names), None);
+        finding.job = Some(JobKey::Slurm { cluster: None, job: "3385".into() });
+        let followed = |audience| {
+            let frame = verdicts_of([&finding].into_iter(), &fleet, HostId(0), audience, at(50.0));
+            let text = serde_json::to_string(&frame).expect("encodes");
+            let frame: VerdictsFrame = serde_json::from_str(&text).expect("decodes");
+            frame.verdicts(&|name| (*name == "hgx-00").then_some(HostId(0)), at(50.0))
+        };
+        let job = finding.job.clone().expect("a job");
+        assert_eq!(followed(Audience::Own), [JobVerdict { job, verdict: verdict.clone() }]);
+        assert_eq!(followed(Audience::Group), [], "the host shares names only");
         let unknown = VerdictFrame { outcome: "newer".into(), ..VerdictFrame::new(&verdict, at(50.0)) };
         assert_eq!(unknown.verdict(&|_| None, at(50.0)), None);
     }

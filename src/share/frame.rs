@@ -360,6 +360,8 @@ pub enum Frame {
     Host(HostFrame),
     /// A part of the diagnosis; only without `follow`.
     Diagnosis(DiagnosisFrame),
+    /// The verdicts about the jobs of a host, in place of the earlier ones; only with `follow`.
+    Verdicts(VerdictsFrame),
     /// The answer to a request for a history.
     History(HistoryFrame),
     /// The picture is complete.
@@ -520,6 +522,25 @@ pub struct FindingFrame {
     /// The verdict of the last examination of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<VerdictFrame>,
+}
+
+/// The maximum number of verdicts about the jobs of one host.
+pub(super) const MAX_VERDICTS: usize = 64;
+
+/// The verdicts of examinations of the jobs that are listed under one host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictsFrame {
+    /// The name of the host.
+    pub(super) host: SafeText,
+    #[serde(deserialize_with = "limits::at_most::<MAX_VERDICTS, _, _>")]
+    pub(super) list: Vec<JobVerdictFrame>,
+}
+
+/// The verdict about one job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct JobVerdictFrame {
+    pub(super) job: JobKey,
+    pub(super) verdict: VerdictFrame,
 }
 
 /// See [`crate::diagnosis::FindingVerdict`].

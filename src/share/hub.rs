@@ -1,13 +1,14 @@
 //! Hands the lines of the collector to its viewers. Nothing here waits: a viewer that reads slowly skips samples and gets
 //! the whole picture again, and one that does not read at all is dropped.
 
+use super::findings;
 use super::frame::{CollectorInfo, Frame, RefusalKind, SHARE_PROTOCOL, ViewerHello};
 use super::picture::{self, Line, PictureContent};
 use super::privacy::Audience;
 use crate::diagnosis::Engine;
-use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
+use crate::fleet::{Fleet, HostId, HostUpdate, JobKey, Moment};
 use crate::wire::SafeText;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -146,6 +147,8 @@ pub struct Hub {
     info: CollectorInfo,
     started: Moment,
     viewers: Vec<Viewer>,
+    /// The verdicts that the viewers have.
+    verdicts: BTreeMap<HostId, Vec<(JobKey, Moment)>>,
 }
 
 impl Hub {
@@ -160,7 +163,7 @@ impl Hub {
             simulated,
             ..CollectorInfo::default()
         };
-        Self { info, started, viewers: Vec::new() }
+        Self { info, started, viewers: Vec::new(), verdicts: BTreeMap::new() }
     }
 
     /// Tells viewers that requests for histories are answered.
@@ -251,10 +254,31 @@ impl Hub {
         }
     }
 
-    /// Does the work of each second: sends the picture to viewers that skipped samples and have caught up, a sign of life
+    /// Sends the verdicts of examinations that are new or have ended.
+    fn publish_verdicts(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) {
+        if self.viewers.is_empty() {
+            self.verdicts.clear();
+            return;
+        }
+        let times = findings::verdict_times(engine);
+        let before = std::mem::replace(&mut self.verdicts, times);
+        let hosts: BTreeSet<HostId> = before.keys().chain(self.verdicts.keys()).copied().collect();
+        for host in hosts.into_iter().filter(|host| before.get(host) != self.verdicts.get(host)) {
+            for viewer in &mut self.viewers {
+                let frame = findings::verdicts(engine, fleet, host, viewer.audience, now);
+                if let Some(line) = picture::line(&Frame::Verdicts(frame)) {
+                    viewer.queue.change(|waiting| waiting.push_update(&line));
+                    viewer.line_at = now;
+                }
+            }
+        }
+    }
+
+    /// Does the work of each second: sends new verdicts to all, the picture to viewers that skipped samples and have caught up, a sign of life
     /// to silent ones, and drops those that are gone or stuck.
     pub fn tick(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) {
         self.drop_closed();
+        self.publish_verdicts(fleet, engine, now);
         self.viewers.retain_mut(|viewer| {
             let (taken, waits, is_behind) = {
                 let waiting = viewer.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);

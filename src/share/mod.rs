@@ -15,6 +15,7 @@ mod socket;
 mod viewer;
 
 pub use findings::Diagnosis;
+pub use findings::JobVerdict;
 pub use frame::{
     CollectorInfo, Frame, FrameError, HistoryFrame, HostInfo, MAX_FRAME_BYTES, NeededFacts, RefusalKind,
     SHARE_PROTOCOL, ViewerHello, decode, encode, encode_query, settings_digest,

@@ -66,6 +66,11 @@ pub(super) fn picture(fleet: &Fleet, engine: &Engine, content: PictureContent, n
         let diagnosis = findings::lines(engine, fleet, content.audience, now);
         lines.extend(diagnosis.into_iter().flat_map(diagnosis_lines));
     }
+    if content.follows {
+        for id in findings::verdict_times(engine).into_keys() {
+            lines.extend(line(&Frame::Verdicts(findings::verdicts(engine, fleet, id, content.audience, now))));
+        }
+    }
     lines.extend(line(&Frame::Complete));
     lines
 }

@@ -1,6 +1,6 @@
 //! Turns the lines of a collector into updates of hosts. Pure.
 
-use super::findings::Diagnosis;
+use super::findings::{Diagnosis, JobVerdict};
 use super::frame::{CollectorInfo, Frame, FrameError, HostFrame, HostInfo, LinkFrame, MAX_HOSTS, RefusalKind, decode};
 use crate::fleet::{
     ConnectPhase, GpuState, HistoryReply, HostId, HostUpdate, LinkError, LinkErrorKind, Misbehavior, Moment,
@@ -21,6 +21,8 @@ pub enum ViewerEvent {
     Update(HostId, HostUpdate),
     /// The states of the GPUs of a host, each with the moment since when it is known to hold.
     States(HostId, Vec<(GpuState, Option<Moment>)>),
+    /// The verdicts of examinations about the jobs of a host, in place of the earlier ones.
+    Verdicts(HostId, Vec<JobVerdict>),
     /// The answer to a request for a history.
     History(HistoryReply),
     /// The picture is complete.
@@ -115,6 +117,11 @@ impl Demultiplexer {
                 let ids = &self.ids;
                 self.diagnosis.take(part, &|name| ids.get(name).copied(), now);
                 Ok(Vec::new())
+            }
+            Frame::Verdicts(frame) => {
+                let ids = &self.ids;
+                let Some(&id) = ids.get(&frame.host) else { return Ok(Vec::new()) };
+                Ok(vec![ViewerEvent::Verdicts(id, frame.verdicts(&|name| ids.get(name).copied(), now))])
             }
             Frame::History(frame) => Ok(vec![ViewerEvent::History(frame.into())]),
             Frame::Complete => {

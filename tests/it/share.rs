@@ -4,6 +4,7 @@ use crate::collect::{CollectorProcess, command, keep_hosts, run, wait_until};
 use crate::lab::{Lab, program, scenario};
 use crate::pty::Pty;
 use crate::sshd::{Sshd, fingerprint};
+use crate::why::hung_jobs;
 use gpufleet::store::History;
 use gpufleet::store::history::{Batch, GpuName, HostRow};
 use gpufleet::store::rollup::{GpuRow, StateSeconds};
@@ -604,6 +605,20 @@ fn a_collector_that_is_stopped_is_named_and_its_last_values_stay() {
     collector.signal(Signal::CONT);
     pty.wait("the readings again", |text| !text.contains("DOWN") && !text.contains("no readings since"));
     pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn the_screen_shows_the_verdict_of_an_examination_by_the_collector() {
+    let hung = hung_jobs();
+    let _collector = start_collector(&hung.lab, &hung.hosts, &[]);
+    let machine = machine(&hung.lab, &program_path());
+    let configuration = viewer_configuration(&hung.lab, &machine, "");
+    let mut pty = screen(&hung.lab, &configuration, (200, 40));
+    pty.wait("the readings", |text| text.contains("2 hosts 4 GPUs"));
+    pty.keys("5");
+    pty.wait("the verdict of the collector", |text| text.contains("(proven)"));
+    pty.keys("qq");
     assert_eq!(pty.exit_code(), 0);
 }
 

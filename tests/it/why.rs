@@ -314,8 +314,15 @@ fn why_does_not_examine_a_process_of_another_user() {
 }
 
 /// The hang is proven by a line of the job's log, so that one reading is enough.
-#[test]
-fn the_finding_about_a_job_that_looks_hung_warns_with_its_verdict() {
+/// Two hosts with a job each that hangs, and whose log names the operation. Findings about them warn after 20 s.
+pub(crate) struct HungJobs {
+    pub(crate) lab: Lab,
+    /// The path of hosts.toml.
+    pub(crate) hosts: String,
+    _logs: tempfile::TempDir,
+}
+
+pub(crate) fn hung_jobs() -> HungJobs {
     const LINE: &str = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType=ALLREDUCE, NumelIn=8, \
                         NumelOut=8, Timeout(ms)=600000) ran for 600068 milliseconds before timing out.";
     let folder = tempfile::tempdir().expect("a folder");
@@ -335,6 +342,12 @@ fn the_finding_about_a_job_that_looks_hung_warns_with_its_verdict() {
         host.driver.set(&devices(&[gpu_with(0, &hung), gpu_with(1, &hung)]));
     }
     let hosts = lab.hosts_toml("\n[diagnosis]\nstuck-spin-suspect = { warn_after = \"20s\" }");
+    HungJobs { lab, hosts, _logs: folder }
+}
+
+#[test]
+fn the_finding_about_a_job_that_looks_hung_warns_with_its_verdict() {
+    let HungJobs { lab: _lab, hosts, _logs } = hung_jobs();
     let text = std::fs::read_to_string(&hosts).expect("hosts.toml");
     let second = "name = \"hgx-02\"\n";
     std::fs::write(&hosts, text.replace(second, &format!("{second}examine = \"asked\"\n"))).expect("is written");

@@ -27,6 +27,7 @@ use crate::collect::{Command, HostTasks, HostUpdates, NewHosts, arrival_window};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{Clock, Fleet, HostId, Link};
+use crate::share::JobVerdict;
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
@@ -101,16 +102,17 @@ async fn show(
     let (view, view_state, view_message) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
-    let (connections, updates, histories, new_hosts) = if let Some(relayed) = relayed {
+    let (connections, updates, histories, new_hosts, verdicts) = if let Some(relayed) = relayed {
         if history.is_some() && !relayed.hosts.has_history() {
             return Err(CommandError::failed(NO_REMOTE_HISTORY));
         }
         let histories = HistorySource::Relay(relayed.histories);
-        (Connections::Relayed(relayed.hosts), relayed.updates, histories, Some(relayed.new_hosts))
+        let (new_hosts, verdicts) = (Some(relayed.new_hosts), Some(relayed.verdicts));
+        (Connections::Relayed(relayed.hosts), relayed.updates, histories, new_hosts, verdicts)
     } else {
         let histories = HistorySource::find(history, simulated)?;
         let (host_tasks, updates) = HostTasks::start(&hosts, source, clock);
-        (Connections::Direct(host_tasks), updates, histories, None)
+        (Connections::Direct(host_tasks), updates, histories, None, None)
     };
     let exit_signals = ExitSignals::new()?;
     let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
@@ -157,6 +159,7 @@ async fn show(
         updates,
         histories,
         new_hosts,
+        verdicts,
     };
     let code = event_loop.run().await.map_err(cannot_show)?;
     let EventLoop { terminal, mut app, files, notifier, connections: _connections, .. } = event_loop;
@@ -198,6 +201,8 @@ struct EventLoop {
     histories: HistorySource,
     /// `None` without a collector.
     new_hosts: Option<mpsc::Receiver<NewHosts>>,
+    /// The verdicts of a collector.
+    verdicts: Option<mpsc::Receiver<(HostId, Vec<JobVerdict>)>>,
 }
 
 /// The next step of the loop.
@@ -299,6 +304,10 @@ impl EventLoop {
                     LoopEvent::Event(Some(Event::ActionFinished(SafeText::new(&message))))
                 }
             },
+            Some((id, verdicts)) = received(&mut self.verdicts) => {
+                let verdicts = verdicts.into_iter().map(|one| (one.job, one.verdict)).collect();
+                LoopEvent::Event(Some(Event::Judged(id, verdicts)))
+            }
             Some(new) = received(&mut self.new_hosts) => LoopEvent::Event(self.add_hosts(new)),
             Some(prompt) = received(&mut self.prompts) => LoopEvent::Event(Some(match prompt {
                 PromptEvent::Opened(prompt) => Event::Prompted(prompt),
