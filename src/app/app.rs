@@ -192,8 +192,7 @@ impl App {
             Event::Host(id, update) => return self.apply_host_update(id, *update, now),
             Event::HostsAdded(hosts, order) => self.add_hosts(&hosts, &order, now),
             Event::Judged(host, verdicts) => {
-                self.collector_verdicts.retain(|(of_host, ..)| *of_host != host);
-                self.collector_verdicts.extend(verdicts.into_iter().map(|(job, verdict)| (host, job, verdict)));
+                self.take_collector_verdicts(host, verdicts);
                 self.add_collector_verdicts(now);
             }
             Event::HistoryRead(reply) => self.take_history(reply, now),
@@ -336,12 +335,25 @@ impl App {
         effects
     }
 
-    /// Adds the verdicts of collectors to the findings about the jobs, unless the user has examined a job since.
+    /// Replaces the verdicts of a collector about the jobs of a host. Those that are not there any more end.
+    fn take_collector_verdicts(&mut self, host: HostId, verdicts: Vec<(JobKey, FindingVerdict)>) {
+        let of_host = self.collector_verdicts.extract_if(.., |(of_host, ..)| *of_host == host);
+        for (_, job, ended) in of_host.filter(|(_, job, _)| !verdicts.iter().any(|(listed, _)| listed == job)) {
+            let is_from_there = |finding: &Finding| finding.verdict.as_ref().is_some_and(|known| known.at == ended.at);
+            self.engine.remove_verdict(|finding| finding.concerns_job(host, &job) && is_from_there(finding));
+        }
+        self.collector_verdicts.extend(verdicts.into_iter().map(|(job, verdict)| (host, job, verdict)));
+    }
+
+    /// Adds the verdicts of collectors to the findings about the jobs, unless the user has examined a job since, or the hang
+    /// began later. This program may have begun to watch the job later.
     fn add_collector_verdicts(&mut self, now: Moment) {
         self.collector_verdicts.retain(|(.., verdict)| verdict.until > now);
         for (host, job, verdict) in &self.collector_verdicts {
-            let is_older = |finding: &Finding| finding.verdict.as_ref().is_none_or(|known| known.at < verdict.at);
-            let is_about = |finding: &Finding| finding.concerns_job(*host, job);
+            let is_older =
+                |finding: &Finding| finding.verdict.as_ref().is_none_or(|known| known.at.unix < verdict.at.unix);
+            let is_same_hang = |finding: &Finding| finding.at_least || finding.since.unix <= verdict.at.unix;
+            let is_about = |finding: &Finding| finding.concerns_job(*host, job) && is_same_hang(finding);
             self.engine.set_verdict(|finding| is_about(finding) && is_older(finding), verdict);
         }
     }

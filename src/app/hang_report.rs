@@ -27,6 +27,11 @@ impl HangReport {
         &self.verdict
     }
 
+    /// Whether its job is being examined: while it is on the screen, and until its second reading.
+    pub(super) fn is_running(&self, is_on_screen: bool) -> bool {
+        is_on_screen || self.progress() != Progress::Complete
+    }
+
     /// Returns how far the examination is.
     pub fn progress(&self) -> Progress {
         self.investigation.progress()

@@ -32,9 +32,10 @@ impl App {
         let is_open = self.hang_report.as_ref().is_some_and(|report| {
             (report.host, &report.job) == (host, &job) || report.investigation.has_part(fleet, host, &job)
         });
-        if !is_open {
-            // An examination that runs because the job looks hung goes on in the report.
-            let investigation = self.investigations.take(fleet, host, &job).unwrap_or_else(|| {
+        // An examination that was begun because the job looks hung goes on in the report. It is newer than an earlier report.
+        let begun = self.investigations.take(fleet, host, &job);
+        if !is_open || begun.is_some() {
+            let investigation = begun.unwrap_or_else(|| {
                 let first_id = self.investigations.next_first_id();
                 Investigation::new(fleet, host, &job, RasQueries::AsConfigured, first_id)
             });
@@ -46,8 +47,9 @@ impl App {
             let evidence = investigation.evidence(fleet, &self.engine, None, now);
             let verdict = judge(&evidence);
             // The one before goes on if its job looks hung.
-            if let Some(before) = self.hang_report.take().filter(|report| report.progress() != Progress::Complete) {
-                self.investigations.put_back(before.host, before.job, before.investigation);
+            let before = self.hang_report.take().filter(|report| !is_open && report.progress() != Progress::Complete);
+            if let Some(before) = before {
+                self.investigations.put_back(fleet, before.host, before.job, before.investigation);
             }
             self.hang_report = Some(Box::new(HangReport { host, job, investigation, evidence, verdict, top: 0 }));
         }
@@ -73,20 +75,18 @@ impl App {
         process.map_or_else(|| "another user".to_owned(), |process| process.info.who.to_string())
     }
 
-    /// Returns the report whose job is being examined: while it is on the screen, and until its second reading.
-    fn running_report(&self) -> Option<&HangReport> {
-        let is_on_screen = *self.screen.view() == View::HangReport;
-        self.hang_report().filter(|report| is_on_screen || report.progress() != Progress::Complete)
-    }
-
     /// Sends the requests of the report that are due.
     pub(super) fn continue_hang_report(&mut self, now: Moment) -> Vec<Effect> {
-        if self.running_report().is_none() {
-            return Vec::new();
-        }
+        let is_on_screen = *self.screen.view() == View::HangReport;
         let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
-        let Some(report) = &mut self.hang_report else { return Vec::new() };
+        let report = self.hang_report.as_mut().filter(|report| report.is_running(is_on_screen));
+        let Some(report) = report else { return Vec::new() };
+        let before = (report.progress(), report.investigation.has_whole_readings());
         let requests = report.investigation.requests_due(fleet, &self.engine, now);
+        if before != (report.progress(), report.investigation.has_whole_readings()) {
+            // Requests that were given up may have been the last ones.
+            self.judge_hang_report(now);
+        }
         requests.into_iter().map(|(host, request)| Effect::Request(host, request)).collect()
     }
 
@@ -100,20 +100,28 @@ impl App {
         if !report.investigation.take_reply(reply.clone(), fleet, now) {
             return false;
         }
+        self.judge_hang_report(now);
+        true
+    }
+
+    /// Judges the readings of the report, and adds the verdict to the findings about its job.
+    fn judge_hang_report(&mut self, now: Moment) {
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        let Some(report) = &mut self.hang_report else { return };
         let judgement = judge_investigation(&report.investigation, fleet, &mut self.engine, now);
         (report.evidence, report.verdict) = (judgement.evidence, judgement.verdict);
         if let Some(verdict) = judgement.for_findings {
-            self.investigations.note_report(report.host, &report.job, verdict, now);
+            self.investigations.note_report(fleet, (report.host, &report.job), &report.investigation, verdict, now);
         }
-        true
     }
 
     /// Sends the requests that are due about jobs that look hung, apart from the one of the report.
     pub(super) fn examine_suspects(&mut self, now: Moment) -> Vec<Effect> {
-        let open_job = self.running_report().map(|report| (report.host, report.job.clone()));
-        let open_job = open_job.as_ref().map(|(host, job)| (*host, job));
+        let is_on_screen = *self.screen.view() == View::HangReport;
+        let report = self.hang_report.as_ref().filter(|report| report.is_running(is_on_screen));
+        let report = report.map(|report| &report.investigation);
         let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
-        let requests = self.investigations.requests_due(fleet, &mut self.engine, open_job, now);
+        let requests = self.investigations.requests_due(fleet, &mut self.engine, report, now);
         requests.into_iter().map(|(host, request)| Effect::Request(host, request)).collect()
     }
 

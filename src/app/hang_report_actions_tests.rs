@@ -11,6 +11,7 @@ use crate::wire::{
     Examination, ExaminationPart, ExaminationRefusal, Frame, ProcessExamination, ProcessState, ReplyOutcome, Request,
     StackDump, ThreadReading, ThreadStack,
 };
+use std::time::Duration;
 
 const SIZE: (u16, u16) = (120, 40);
 
@@ -226,6 +227,7 @@ fn the_verdict_of_a_collector_is_added_to_the_finding() {
         culprits: Vec::new(),
         at: at(LATER + seconds),
         until: at(LATER + seconds).plus(FindingVerdict::VALID),
+        hosts: Vec::new(),
     };
     let judge = |app: &mut App, seconds: u64| {
         app.update(Event::Judged(host, vec![(job.clone(), verdict(seconds))]), at(LATER + 10));
@@ -236,6 +238,30 @@ fn the_verdict_of_a_collector_is_added_to_the_finding() {
     assert_eq!(judge(&mut app, 5), "rank 3 is stopped for 5 s");
     assert_eq!(judge(&mut app, 8), "rank 3 is stopped for 8 s");
     assert_eq!(judge(&mut app, 2), "rank 3 is stopped for 8 s", "the newer one counts");
+    assert_eq!(judge(&mut app, 9), "rank 3 is stopped for 9 s");
+    app.update(Event::Judged(host, Vec::new()), at(LATER + 13));
+    update(&mut app, host.0 as usize, HostUpdate::Silent, LATER + 14);
+    assert_eq!(hang(&app).verdict, None, "it has ended");
+    let old = FindingVerdict { at: at(0).minus(Duration::from_secs(86_400)), ..verdict(9) };
+    app.update(Event::Judged(host, vec![(job.clone(), old)]), at(LATER + 15));
+    update(&mut app, host.0 as usize, HostUpdate::Silent, LATER + 16);
+    assert_eq!(hang(&app).verdict.is_some(), hang(&app).at_least, "a verdict from before the hang");
     let others = app.findings().list().iter().filter(|one| one.verdict.is_some() && !one.concerns_job(host, &job));
     assert_eq!(others.count(), 0);
+}
+
+#[test]
+fn a_report_without_its_last_reply_is_judged() {
+    let mut app = app_with_own_job();
+    let mut sent = requests(&press(&mut app, "W"));
+    let lost = sent.remove(0);
+    answer(&mut app, sent, NOW + 1);
+    assert_eq!(app.hang_report().expect("a report").progress(), Progress::FirstReading, "one reply is missing");
+    app.update(Event::Ticked, at(NOW + 31));
+    let report = app.hang_report().expect("a report");
+    assert!(matches!(report.progress(), Progress::WaitsUntil(_)), "{:?}", report.progress());
+    let Request::Examine { pid, .. } = lost.1 else { panic!("{lost:?}") };
+    let rank = report.evidence().ranks.iter().find(|rank| rank.pid == pid).expect("the rank");
+    let refused = rank.readings.iter().flat_map(|reading| &reading.examination.refused);
+    assert!(refused.clone().any(|one| one.reason == "no reply came within 30 s"), "{refused:?}");
 }

@@ -316,19 +316,21 @@ impl Conditions {
         })
     }
 
-    /// Adds the verdict of an examination to the findings about hangs that `is_about` selects, inhibited or not. It changes
-    /// what is published with the next sample.
-    pub(super) fn set_verdict(&mut self, is_about: impl Fn(&Finding) -> bool, verdict: &FindingVerdict) {
+    /// Adds the verdict of an examination to the findings about hangs that `is_about` selects, inhibited or not, or removes
+    /// it. It changes what is published with the next sample.
+    pub(super) fn set_verdict(&mut self, is_about: impl Fn(&Finding) -> bool, verdict: Option<&FindingVerdict>) {
         let hangs = self.all.iter_mut().filter(|condition| {
             condition.phase != FindingPhase::Clear && condition.finding.rule.is_hang() && is_about(&condition.finding)
         });
-        hangs.for_each(|condition| condition.finding.verdict = Some(Box::new(verdict.clone())));
+        hangs.for_each(|condition| condition.finding.verdict = verdict.cloned().map(Box::new));
     }
 
-    /// Keeps the verdicts of examinations for some minutes after a gap in which none could be made.
+    /// Keeps the verdicts of examinations for some minutes after a gap in which none could be made, each one once.
     pub(super) fn keep_verdicts(&mut self, now: Moment) {
         for verdict in self.all.iter_mut().filter_map(|condition| condition.finding.verdict.as_mut()) {
-            verdict.until = verdict.until.max(now.plus(VERDICT_AFTER_GAP));
+            if verdict.until.unix <= verdict.at.unix.saturating_add(FindingVerdict::VALID) {
+                verdict.until = verdict.until.max(now.plus(VERDICT_AFTER_GAP));
+            }
         }
     }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// After a gap this long, in seconds, pending conditions start again: no window would have enough samples.
 const LONG_GAP: f64 = 900.0;
-/// After a gap this long, in seconds, verdicts may be outdated because the host could not be reached.
+/// After a gap this long, in seconds, and three intervals, verdicts may be outdated because the host could not be reached.
 const SHORT_GAP: f64 = 60.0;
 
 /// Evaluates the fleet: call [`Engine::evaluate_host`] after each update of a host and [`Engine::tick`] every second.
@@ -67,7 +67,7 @@ impl Engine {
             if gap > LONG_GAP {
                 diagnosis.restart_pending();
             }
-            if gap > SHORT_GAP {
+            if gap > SHORT_GAP.max(3.0 * diagnosis.interval()) {
                 diagnosis.conditions.keep_verdicts(now);
             }
             if is_first {
@@ -155,7 +155,14 @@ impl Engine {
     /// finding about the job inhibits. The next sample of the host publishes what it changes: the severity and the confidence.
     pub fn set_verdict(&mut self, is_about: impl Fn(&Finding) -> bool, verdict: &FindingVerdict) {
         for diagnosis in &mut self.hosts {
-            diagnosis.conditions.set_verdict(&is_about, verdict);
+            diagnosis.conditions.set_verdict(&is_about, Some(verdict));
+        }
+    }
+
+    /// Removes the verdict from the findings about hangs that `has_ended` selects.
+    pub fn remove_verdict(&mut self, has_ended: impl Fn(&Finding) -> bool) {
+        for diagnosis in &mut self.hosts {
+            diagnosis.conditions.set_verdict(&has_ended, None);
         }
     }
 

@@ -98,14 +98,16 @@ pub struct FindingVerdict {
     pub at: Moment,
     /// How long it is valid. It is renewed every ten minutes.
     pub until: Moment,
+    /// The hosts of the examined processes, which it may quote; empty for the verdict of a collector.
+    pub hosts: Vec<HostId>,
 }
 
 impl FindingVerdict {
     /// How long a verdict is valid if it is not renewed.
     pub(crate) const VALID: Duration = Duration::from_secs(1500);
 
-    /// The verdict of an examination that ended now.
-    pub fn new(verdict: &Verdict, now: Moment) -> Self {
+    /// The verdict of an examination of processes on `hosts` that ended now.
+    pub fn new(verdict: &Verdict, hosts: Vec<HostId>, now: Moment) -> Self {
         let culprits = verdict.culprit.iter().flat_map(|culprit| &culprit.ranks);
         Self {
             outcome: verdict.outcome,
@@ -113,6 +115,7 @@ impl FindingVerdict {
             culprits: culprits.take(MAX_VERDICT_CULPRITS).cloned().collect(),
             at: now,
             until: now.plus(Self::VALID),
+            hosts,
         }
     }
 

@@ -257,6 +257,7 @@ pub(super) fn hang() -> Finding {
         culprits: vec![culprit],
         at: moment(-480.0),
         until: moment(1020.0),
+        hosts: vec![HostId(0)],
     }));
     finding
 }

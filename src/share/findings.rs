@@ -13,8 +13,8 @@ use crate::wire::SafeText;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The lines with the whole diagnosis, as far as the hosts share it with this audience. A finding about several hosts is
-/// shared like the strictest of them.
+/// The lines with the whole diagnosis, as far as the hosts share it with this audience. A finding about several hosts, or
+/// whose verdict is about several, is shared like the strictest of them.
 pub(super) fn lines(engine: &Engine, fleet: &Fleet, audience: Audience, now: Moment) -> Vec<DiagnosisFrame> {
     let frame = |finding: &Finding| FindingFrame::new(finding, fleet, sharing(finding, fleet, audience), now);
     let findings: Vec<FindingFrame> = engine.findings().take(MAX_FINDINGS).map(frame).collect();
@@ -38,7 +38,8 @@ pub(super) fn lines(engine: &Engine, fleet: &Fleet, audience: Audience, now: Mom
 }
 
 fn sharing(finding: &Finding, fleet: &Fleet, audience: Audience) -> Sharing {
-    let hosts = finding.hosts.iter().filter_map(|(id, _)| fleet.host(*id));
+    let examined = finding.verdict.iter().flat_map(|verdict| verdict.hosts.iter().copied());
+    let hosts = finding.hosts.iter().map(|(id, _)| *id).chain(examined).filter_map(|id| fleet.host(id));
     hosts.map(|host| audience.sharing(&host.config)).min().unwrap_or(Sharing::None)
 }
 
@@ -238,13 +239,15 @@ impl VerdictFrame {
             gpu: rank.gpu,
             operation: rank.operation,
         };
-        let at = now.minus(Duration::try_from_secs_f64(self.age_seconds).unwrap_or_default());
+        let age = Duration::try_from_secs_f64(self.age_seconds).unwrap_or_default();
         Some(FindingVerdict {
             outcome: Outcome::from_word(&self.outcome)?,
             sentence: self.sentence,
             culprits: self.culprits.into_iter().map(culprit).collect(),
-            at,
-            until: at.plus(FindingVerdict::VALID),
+            at: now.minus(age),
+            // The moment of the reading may be before the start of the viewer, which has no such moment.
+            until: now.plus(FindingVerdict::VALID.saturating_sub(age)),
+            hosts: Vec::new(),
         })
     }
 }
@@ -300,6 +303,7 @@ mod tests {
             culprits: vec![culprit],
             at: at(40.0),
             until: at(1540.0),
+            hosts: Vec::new(),
         };
         let mut finding = Finding::blank(RuleId::StuckSpin, HostId(0), at(50.0));
         finding.hosts = vec![(HostId(0), "hgx-00".into())];
@@ -321,6 +325,10 @@ mod tests {
         let job = finding.job.clone().expect("a job");
         assert_eq!(followed(Audience::Own), [JobVerdict { job, verdict: verdict.clone() }]);
         assert_eq!(followed(Audience::Group), [], "the host shares names only");
+        // A viewer that has begun after the verdict.
+        let frame = verdicts_of([&finding].into_iter(), &fleet, HostId(0), Audience::Own, at(200.0));
+        let received = frame.verdicts(&|_| None, at(5.0));
+        assert!(received[0].verdict.until > at(1344.0) && received[0].verdict.until < at(1346.0), "{received:?}");
         let unknown = VerdictFrame { outcome: "newer".into(), ..VerdictFrame::new(&verdict, at(50.0)) };
         assert_eq!(unknown.verdict(&|_| None, at(50.0)), None);
     }

@@ -67,8 +67,9 @@ pub(super) fn picture(fleet: &Fleet, engine: &Engine, content: PictureContent, n
         lines.extend(diagnosis.into_iter().flat_map(diagnosis_lines));
     }
     if content.follows {
-        for id in findings::verdict_times(engine).into_keys() {
-            lines.extend(line(&Frame::Verdicts(findings::verdicts(engine, fleet, id, content.audience, now))));
+        // A viewer that connects again may have verdicts that have ended.
+        for host in fleet.hosts_in_order() {
+            lines.extend(line(&Frame::Verdicts(findings::verdicts(engine, fleet, host.id, content.audience, now))));
         }
     }
     lines.extend(line(&Frame::Complete));

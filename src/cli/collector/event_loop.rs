@@ -219,8 +219,12 @@ impl Collector {
         let before: Vec<Arc<HostConfig>> =
             self.state.fleet.hosts().iter().map(|host| Arc::clone(&host.config)).collect();
         let ids = self.state.set_hosts(hosts, now);
-        // They name hosts by their ids.
-        if ids.iter().zip(0..).any(|(new, old)| *new != Some(HostId(old))) {
+        // They name hosts by their ids, and ask hosts as they were configured.
+        let is_same = |(old, config): (HostId, &Arc<HostConfig>)| {
+            let new = ids.get(old.0 as usize).copied().flatten();
+            new == Some(old) && self.state.fleet.host(old).is_some_and(|host| host.config == *config)
+        };
+        if !(0..).map(HostId).zip(&before).all(is_same) {
             self.investigations.end_all();
         }
         let mut to_start = Vec::new();

@@ -54,13 +54,22 @@ pub struct Investigation {
     next_id: u64,
 }
 
+/// Whether a process belongs to the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Membership {
+    Certain,
+    /// It may belong to another job: nothing has shown that it meets the others.
+    Likely,
+    /// The readings show that it meets the others at the same address.
+    Meets,
+}
+
 /// One process of the job.
 #[derive(Debug, Clone)]
 struct Rank {
     host: HostId,
     host_name: SafeText,
-    /// It certainly belongs to the job. Otherwise it does if it meets the others at the same address.
-    is_certain: bool,
+    membership: Membership,
     key: ProcessKey,
     is_mine: bool,
     user: Option<SafeText>,
@@ -72,13 +81,21 @@ struct Rank {
 }
 
 impl Rank {
-    /// Returns the address and the port at which the ranks meet, as their environment names them. An address of the host
-    /// itself joins nothing across hosts.
-    fn rendezvous(&self) -> Option<(&str, &str)> {
-        let process = self.readings.iter().rev().find_map(|(_, reading)| reading.examination.process.as_ref())?;
-        let (address, port) = (process.variable("MASTER_ADDR")?, process.variable("MASTER_PORT")?);
-        let is_local = address == "localhost" || address == "::1" || address.starts_with("127.");
-        (!is_local && !address.is_empty()).then_some((address, port))
+    fn belongs(&self) -> bool {
+        self.membership != Membership::Likely
+    }
+
+    /// Returns the addresses and ports at which the ranks meet: as their environment names them, and as their connections to
+    /// one of `ports` show it. An address of the host itself joins nothing across hosts.
+    fn rendezvous(&self, ports: &[u16]) -> Vec<(&str, u16)> {
+        let process = self.readings.iter().rev().find_map(|(_, reading)| reading.examination.process.as_ref());
+        let Some(process) = process else { return Vec::new() };
+        let named = process.variable("MASTER_ADDR").zip(process.variable("MASTER_PORT"));
+        let named = named.and_then(|(address, port)| Some((address, port.parse().ok()?)));
+        let connected = process.peers.iter().map(|peer| (peer.address.as_str(), peer.port));
+        let connected = connected.filter(|(_, port)| ports.contains(port));
+        let is_local = |address: &str| address == "localhost" || address == "::1" || address.starts_with("127.");
+        named.into_iter().chain(connected).filter(|(address, _)| !is_local(address) && !address.is_empty()).collect()
     }
 }
 
@@ -137,7 +154,7 @@ impl Investigation {
                 ranks.push(Rank {
                     host: host.id,
                     host_name: host.name().clone(),
-                    is_certain: !is_likely || host.id == target,
+                    membership: if is_likely && host.id != target { Membership::Likely } else { Membership::Certain },
                     key: process.key.clone(),
                     is_mine,
                     user: Some(process.info.who.clone()),
@@ -366,6 +383,25 @@ impl Investigation {
             (known.links, known.links_left_out) = (new.links, new.links_left_out);
         }
         known.refused.extend(new.refused);
+        self.find_ranks_that_meet(fleet);
+    }
+
+    /// Finds the ranks that belong to the job: a likely part may be another job, whose processes must not be judged as ranks
+    /// of this one.
+    fn find_ranks_that_meet(&mut self, fleet: &Fleet) {
+        let ports = self.listening_ports(fleet);
+        let certain = self.ranks.iter().filter(|rank| rank.membership == Membership::Certain);
+        let certain: Vec<(&str, u16)> = certain.flat_map(|rank| rank.rendezvous(&ports)).collect();
+        let meets = |rank: &Rank| rank.rendezvous(&ports).iter().any(|one| certain.contains(one));
+        let membership = |rank: &Rank| match rank.membership {
+            Membership::Certain => Membership::Certain,
+            _ if meets(rank) => Membership::Meets,
+            _ => Membership::Likely,
+        };
+        let found: Vec<Membership> = self.ranks.iter().map(membership).collect();
+        for (rank, membership) in self.ranks.iter_mut().zip(found) {
+            rank.membership = membership;
+        }
     }
 
     /// Whether two readings are complete and no later one is being made, which would be judged by halves.
@@ -392,14 +428,16 @@ impl Investigation {
 
     /// Whether a finding is about the job.
     pub fn is_about(&self, finding: &Finding) -> bool {
-        let is_rank = |host, key: &ProcessKey| self.ranks.iter().any(|rank| rank.host == host && rank.key == *key);
+        let is_rank = |host, key: &ProcessKey| {
+            self.ranks.iter().any(|rank| rank.belongs() && rank.host == host && rank.key == *key)
+        };
         finding.processes.iter().any(|process| is_rank(process.host, &process.key))
     }
 
-    /// Whether processes of this job certainly belong to the examined one, as a part of it on another host does.
+    /// Whether processes of this job belong to the examined one, as a part of it on another host does.
     pub fn has_part(&self, fleet: &Fleet, host: HostId, job: &JobKey) -> bool {
         let is_of_job = |rank: &Rank| find_process(fleet, host, &rank.key).is_some_and(|one| one.info.job == *job);
-        self.ranks.iter().any(|rank| rank.is_certain && rank.host == host && is_of_job(rank))
+        self.ranks.iter().any(|rank| rank.belongs() && rank.host == host && is_of_job(rank))
     }
 
     /// Whether the login user owns a process of the job: only those can be examined.
@@ -421,13 +459,15 @@ impl Investigation {
         format!("{} {processes} on {} host{ending}", self.ranks.len(), hosts.len())
     }
 
+    /// Returns the ports on which ranks listen, as rank 0 does for the others.
+    fn listening_ports(&self, fleet: &Fleet) -> Vec<u16> {
+        let processes = self.ranks.iter().filter_map(|rank| find_process(fleet, rank.host, &rank.key));
+        processes.filter_map(Process::facts).flat_map(|facts| facts.listening_ports.iter().copied()).collect()
+    }
+
     /// Returns all that is known so far.
     pub fn evidence(&self, fleet: &Fleet, engine: &Engine, finding: Option<&Finding>, now: Moment) -> JobEvidence {
-        // A likely part may be another job, whose processes must not be judged as ranks of this one.
-        let certain: Vec<(&str, &str)> =
-            self.ranks.iter().filter(|rank| rank.is_certain).filter_map(Rank::rendezvous).collect();
-        let belongs = |rank: &&Rank| rank.is_certain || rank.rendezvous().is_some_and(|one| certain.contains(&one));
-        let ranks = self.ranks.iter().filter(belongs).map(|rank| {
+        let ranks = self.ranks.iter().filter(|rank| rank.belongs()).map(|rank| {
             let host = fleet.host(rank.host);
             let process = find_process(fleet, rank.host, &rank.key);
             RankEvidence {

@@ -3,8 +3,9 @@
 use super::RasQueries::{AcceptRisk, AsConfigured};
 use super::*;
 use crate::config::{HostConfig, Thresholds};
+use crate::diagnosis::{FindingProcess, RuleId};
 use crate::fleet::fixture::{TestProcess, at, fleet, process};
-use crate::wire::{Owner, ProcessExamination, RasReport, StackDump};
+use crate::wire::{Owner, Peer, ProcessExamination, RasReport, StackDump};
 use std::sync::Arc;
 
 /// A rank of a Slurm job on one GPU, of user 1000.
@@ -213,11 +214,13 @@ fn processes_of_others_are_not_examined() {
     assert_eq!(investigation.progress(), Progress::Complete);
 }
 
-#[test]
-fn a_likely_part_counts_if_it_meets_the_others() {
+/// The hosts whose ranks count as those of one job, if `change` changes what is read of the process on each host. The first
+/// listens on port 23456.
+fn joined_hosts(change: impl Fn(u32, &mut ProcessExamination)) -> Vec<u32> {
     let started = |pid: u32, at: i64| {
         let mut rank = process(pid, "python train.py --lr 1", &[(0, 40)]);
         rank.facts.start_unix_seconds = Some(1_700_000_000 + at);
+        rank.facts.listening_ports = if pid == 7 { vec![23456] } else { Vec::new() };
         rank
     };
     let fleet = fleet(vec![vec![started(7, 0)], vec![started(8, 5)], vec![started(9, 6)]]);
@@ -226,12 +229,36 @@ fn a_likely_part_counts_if_it_meets_the_others() {
     for (host, request) in &sent {
         let mut reply = reply(request, false);
         if let ReplyOutcome::Examined(examination) = &mut reply.outcome {
-            let port = if host.0 == 2 { 29600 } else { 29500 };
-            let process = examination.process.as_mut().expect("was requested");
-            process.variables = vec!["MASTER_ADDR=10.0.0.1".into(), format!("MASTER_PORT={port}").into()];
+            change(host.0, examination.process.as_mut().expect("was requested"));
         }
         investigation.take_reply(reply, &fleet, at(3.0));
     }
     let evidence = investigation.evidence(&fleet, &engine(), None, at(3.0));
-    assert_eq!(evidence.ranks.iter().map(|rank| rank.host.0).collect::<Vec<_>>(), [0, 1], "the third is another job");
+    let joined: Vec<u32> = evidence.ranks.iter().map(|rank| rank.host.0).collect();
+    for host in fleet.hosts() {
+        let process = host.processes().next().expect("a process");
+        let mut finding = Finding::blank(RuleId::StuckSpin, host.id, at(3.0));
+        let (key, command) = (process.key.clone(), "python".into());
+        finding.processes = vec![FindingProcess { host: host.id, key, command }];
+        assert_eq!(investigation.is_about(&finding), joined.contains(&host.id.0), "a finding about another job");
+        assert_eq!(investigation.has_part(&fleet, host.id, &process.info.job), joined.contains(&host.id.0));
+    }
+    joined
+}
+
+#[test]
+fn a_likely_part_counts_if_it_meets_the_others() {
+    let by_environment = joined_hosts(|host, process| {
+        let port = if host == 2 { 29600 } else { 29500 };
+        process.variables = vec!["MASTER_ADDR=10.0.0.1".into(), format!("MASTER_PORT={port}").into()];
+    });
+    assert_eq!(by_environment, [0, 1], "the third is another job");
+    let connect = |addresses: [&'static str; 3], port: u16| {
+        joined_hosts(|host, process| {
+            process.peers = vec![Peer { address: addresses[host as usize].into(), port, count: 1 }];
+        })
+    };
+    assert_eq!(connect(["10.0.0.1", "10.0.0.1", "10.0.0.3"], 23456), [0, 1], "a store of the first rank");
+    assert_eq!(connect(["10.0.0.9"; 3], 6379), [0], "another server that all use, such as Redis");
+    assert_eq!(connect(["127.0.0.1"; 3], 23456), [0], "each has its own");
 }

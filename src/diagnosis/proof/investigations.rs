@@ -9,6 +9,7 @@ use crate::config::ExamineRule;
 use crate::diagnosis::{Engine, Finding, FindingPhase, FindingVerdict, Severity};
 use crate::fleet::{Fleet, HostId, JobKey, Moment};
 use crate::wire::{Reply, Request};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long before its finding warns a job is examined: two readings, and the time that they take on a slow host (a reading
@@ -66,16 +67,16 @@ impl ExaminedJob {
 }
 
 impl Investigations {
-    /// Returns the requests to send now. `open_job` is examined already, because its report is on the screen.
+    /// Returns the requests to send now. The job of `report` is examined already.
     pub fn requests_due(
         &mut self,
         fleet: &Fleet,
         engine: &mut Engine,
-        open_job: Option<(HostId, &JobKey)>,
+        report: Option<&Investigation>,
         now: Moment,
     ) -> Vec<(HostId, Request)> {
         self.forget_ended(engine);
-        self.begin_due(fleet, engine, open_job, now);
+        self.begin_due(fleet, engine, report, now);
         let mut requests = Vec::new();
         for examined in self.jobs.iter_mut().filter(|examined| examined.is_running()) {
             let Some(investigation) = &mut examined.investigation else { continue };
@@ -119,28 +120,45 @@ impl Investigations {
     }
 
     /// Continues the examination of a report that is no longer shown.
-    pub fn put_back(&mut self, host: HostId, job: JobKey, investigation: Investigation) {
-        self.jobs.retain(|examined| (examined.host, &examined.job) != (host, &job));
+    pub fn put_back(&mut self, fleet: &Fleet, host: HostId, job: JobKey, investigation: Investigation) {
+        let verdict = self.remove_same(fleet, (host, &job), &investigation);
         let progress = investigation.progress();
         let investigation = Some(investigation);
-        self.jobs.push(ExaminedJob { host, job, investigation, progress, completed_at: None, verdict: None });
+        self.jobs.push(ExaminedJob { host, job, investigation, progress, completed_at: None, verdict });
     }
 
     /// Takes the verdict of a report: the job needs no other examination for some time.
-    pub fn note_report(&mut self, host: HostId, job: &JobKey, verdict: FindingVerdict, now: Moment) {
-        let known = self.jobs.iter_mut().find(|examined| (examined.host, &examined.job) == (host, job));
-        if let Some(examined) = known {
-            (examined.completed_at, examined.verdict) = (Some(now), Some(verdict));
-        } else {
-            self.jobs.push(ExaminedJob {
-                host,
-                job: job.clone(),
-                investigation: None,
-                progress: Progress::Complete,
-                completed_at: Some(now),
-                verdict: Some(verdict),
-            });
-        }
+    pub fn note_report(
+        &mut self,
+        fleet: &Fleet,
+        (host, job): (HostId, &JobKey),
+        report: &Investigation,
+        verdict: FindingVerdict,
+        now: Moment,
+    ) {
+        self.remove_same(fleet, (host, job), report);
+        self.jobs.push(ExaminedJob {
+            host,
+            job: job.clone(),
+            investigation: None,
+            progress: Progress::Complete,
+            completed_at: Some(now),
+            verdict: Some(verdict),
+        });
+    }
+
+    /// Removes the examinations of the job that `report` is about. Returns their last verdict.
+    fn remove_same(
+        &mut self,
+        fleet: &Fleet,
+        (host, job): (HostId, &JobKey),
+        report: &Investigation,
+    ) -> Option<FindingVerdict> {
+        let is_same = |examined: &mut ExaminedJob| {
+            examined.serves(fleet, host, job) || report.has_part(fleet, examined.host, &examined.job)
+        };
+        let verdicts = self.jobs.extract_if(.., is_same).filter_map(|examined| examined.verdict);
+        verdicts.max_by_key(|verdict| verdict.at.unix)
     }
 
     /// Ends all examinations, because the ids of hosts have changed. Late replies belong to none.
@@ -156,7 +174,7 @@ impl Investigations {
         }
     }
 
-    fn begin_due(&mut self, fleet: &Fleet, engine: &Engine, open_job: Option<(HostId, &JobKey)>, now: Moment) {
+    fn begin_due(&mut self, fleet: &Fleet, engine: &Engine, report: Option<&Investigation>, now: Moment) {
         let mut running = self.jobs.iter().filter(|examined| examined.is_running()).count();
         // Jobs that were never examined come first, then those that have waited longest since.
         let completed_at = |finding: &Finding| {
@@ -172,20 +190,20 @@ impl Investigations {
             }
             let Some(job) = &finding.job else { continue };
             let host = finding.host;
-            let is_open = open_job.is_some_and(|(host, job)| finding.concerns_job(host, job));
-            if !is_automatic(fleet, host) || is_open {
+            let is_reported =
+                report.is_some_and(|report| report.is_about(finding) || report.has_part(fleet, host, job));
+            let runs = self.jobs.iter().any(|examined| examined.is_running() && examined.is_about(finding));
+            if !is_automatic(fleet, host) || is_reported || runs {
                 continue;
             }
             let known = self.jobs.iter().position(|examined| examined.is_about(finding));
             match known.map(|index| self.jobs[index].completed_at) {
-                // It runs, or was completed a short time ago.
-                Some(None) => continue,
-                // An examination from before the hang was about an earlier one.
+                // It was completed a short time ago. An examination from before the hang was about an earlier one.
                 Some(Some(completed_at)) if now.since(completed_at) < PERIOD && !is_before(completed_at, finding) => {
                     continue;
                 }
                 None if self.jobs.len() >= MAX_JOBS => continue,
-                Some(Some(_)) | None => {}
+                Some(_) | None => {}
             }
             let first_id = self.next_first_id();
             let investigation = Investigation::new(fleet, host, job, RasQueries::AsConfigured, first_id);
@@ -272,7 +290,8 @@ pub fn judge_investigation(
     let verdict = judge(&evidence);
     let is_first_proof = verdict.outcome == Outcome::Proven && investigation.progress() != Progress::Complete;
     let is_enough = investigation.has_whole_readings() || is_first_proof;
-    let for_findings = is_enough.then(|| FindingVerdict::new(&verdict, now));
+    let hosts: BTreeSet<HostId> = evidence.ranks.iter().map(|rank| rank.host).collect();
+    let for_findings = is_enough.then(|| FindingVerdict::new(&verdict, hosts.into_iter().collect(), now));
     if let Some(of_findings) = &for_findings {
         // A host that is down hides its part of the evidence: the findings about it keep their verdicts.
         engine.set_verdict(|finding| !finding.is_frozen && investigation.is_about(finding), of_findings);

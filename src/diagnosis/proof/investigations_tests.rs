@@ -400,7 +400,7 @@ fn a_report_continues_the_examination_of_its_job() {
     let now = job.tester.now();
     let RuleTester { fleet, engine, .. } = &mut job.tester;
     let later = now.plus(Duration::from_secs(600));
-    assert!(job.investigations.requests_due(fleet, engine, Some((HostId(0), &key)), later).is_empty(), "it is open");
+    assert!(job.investigations.requests_due(fleet, engine, Some(&taken), later).is_empty(), "it is open");
     assert!(!job.investigations.requests_due(fleet, engine, None, later).is_empty());
     // A report about the part on another host finds it as well; one about another job does not.
     let hosts = vec![HostConfig::named("hgx-00"), HostConfig::named("hgx-01")];
@@ -425,8 +425,11 @@ fn a_report_that_has_ended_counts_as_an_examination() {
         culprits: Vec::new(),
         at: job.tester.now(),
         until: job.tester.now().plus(FindingVerdict::VALID),
+        hosts: vec![HostId(0)],
     };
-    job.investigations.note_report(HostId(0), &key, verdict, job.tester.now());
+    let fleet = &job.tester.fleet;
+    let report = Investigation::new(fleet, HostId(0), &key, RasQueries::AsConfigured, 1);
+    job.investigations.note_report(fleet, (HostId(0), &key), &report, verdict, job.tester.now());
     job.run(400.0, false);
     assert_eq!((job.outcome(), job.sent.len()), (Some(Outcome::NotHung), 0));
     job.run(220.0, false);
@@ -441,7 +444,7 @@ fn a_report_that_is_no_longer_shown_goes_on() {
     let key = job.finding().job.clone().expect("a job");
     let taken = job.investigations.take(&job.tester.fleet, HostId(0), &key).expect("it runs");
     let sent = job.sent.len();
-    job.investigations.put_back(HostId(0), key, taken);
+    job.investigations.put_back(&job.tester.fleet, HostId(0), key, taken);
     job.run(100.0, false);
     assert_eq!(job.outcome(), Some(Outcome::Likely));
     assert_eq!(job.sent.len(), 2 * sent, "one reading as before");
