@@ -69,19 +69,20 @@ for pid in pids:
 class Machine:
     """A server: a fake driver with a scenario, and processes. Callers must call `stop`."""
 
-    def __init__(self, folder, driver, processes, threads, others, seconds):
+    def __init__(self, folder, driver, processes, threads, others, seconds, python=sys.executable, users=USERS):
         self.folder = folder
         folder.mkdir()
         shutil.copy(driver, folder / "libnvidia-ml.so.1")
-        users = [str(pwd.getpwnam(user).pw_uid) for user in USERS if os.geteuid() == 0 and known_user(user)]
+        users = [str(pwd.getpwnam(user).pw_uid) for user in users if os.geteuid() == 0 and known_user(user)]
         sizes = [str(size) for size in (processes, threads, others, seconds)]
         # A script in a file, like that of a job: its text must not become part of the command line.
         (folder / "train.py").write_text(PROCESSES_SCRIPT)
-        self.processes = subprocess.Popen([sys.executable, folder / "train.py", *sizes, *users], stdin=subprocess.PIPE,
+        self.processes = subprocess.Popen([python, folder / "train.py", *sizes, *users], stdin=subprocess.PIPE,
                                           stdout=subprocess.PIPE, text=True, cwd="/", start_new_session=True)
         pids = [int(word) for word in self.processes.stdout.readline().split()]
         if len(pids) != processes:
             raise SystemExit(f"{len(pids)} of {processes} processes could be started: `ulimit -u` or the memory is too small")
+        self.pids = pids
         each = processes // GPUS
         devices = [device(index, pids[index * each:(index + 1) * each]) for index in range(GPUS)]
         (folder / "fake_nvml.json").write_text(json.dumps({"is_final": True, "devices": devices}))

@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import platform
 import re
 import shlex
 import shutil
@@ -334,6 +335,14 @@ def build(program, driver):
             print("building " + " ".join(what[1:] or ["gpufleet"]), flush=True)
             subprocess.run([cargo(), "build", "--release", "--locked", "--quiet", *what], cwd=ROOT, check=True)
     return program or target / "gpufleet", driver or target / "examples/libfake_nvml.so"
+
+
+def embedded_probe(gpufleet):
+    """Returns the probe that is embedded in this release program, from the output of its build script."""
+    probe = gpufleet.parent / f"build/gpufleet-probe-nested/target/{platform.machine()}-unknown-linux-gnu/probe/gpufleet-probe"
+    if not probe.is_file():
+        raise SystemExit(f"{probe} does not exist: `gpufleet --version` says why no probe for this machine is embedded")
+    return probe
 
 
 def cargo():
