@@ -256,7 +256,8 @@ rules! {
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
-        limits: "Recognises a worker by its command line, or because gpufleet saw it lose its parent.",
+        limits: "Recognises a worker by its command line, or because gpufleet saw it lose its parent. In a service or a \
+                 container only a loss more than 5 min after its start counts.",
         source: "gpufleet; PyTorch's advice on leftover workers",
     }
     GhostMemory {

@@ -213,13 +213,18 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         }
         None => parent.is_some_and(|parent| parent.pid == 1),
     };
-    // A process that was seen to lose its launcher was not started to outlive it.
-    let is_adopted = is_adopted || (process.lost_parent && parent.is_some_and(|parent| is_shell(&parent.name)));
+    // A process that was seen to lose its launcher was not started to outlive it. The script that starts a service, or the
+    // first process of a container, adopts it.
+    let is_adopted = is_adopted
+        || process.lost_parent_late
+        || (process.lost_parent && parent.is_some_and(|parent| is_shell(&parent.name)));
     // Inside a container, its init process adopts orphans. The init process of the host adopts them only if the container is gone.
     let has_left_container = process.lost_parent && process.parent == Some(1);
     let is_kept = (!process.lost_parent && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
-        || matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown))
-        || (matches!(facts.owner, Some(Owner::Container { .. } | Owner::Pod { .. })) && !has_left_container)
+        || (matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown)) && !process.lost_parent_late)
+        || (matches!(facts.owner, Some(Owner::Container { .. } | Owner::Pod { .. }))
+            && !has_left_container
+            && !process.lost_parent_late)
         || matches!(context.scope(), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
         return false;

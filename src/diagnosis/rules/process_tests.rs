@@ -135,7 +135,37 @@ fn workers_whose_container_is_gone_are_orphans() {
         tester.firing()
     };
     assert_eq!(run(1, "systemd"), [("orphan-holding-gpu", "warn")]);
-    assert_eq!(run(50, "tini"), [], "the init of the container keeps them");
+    assert_eq!(run(50, "tini"), [("orphan-holding-gpu", "warn")], "the init of the container has adopted them");
+}
+
+#[test]
+fn workers_of_a_service_or_a_container_that_lose_their_parent_late_are_orphans() {
+    let run = |owner: Owner, age: f64, before: (u32, &str), after: (u32, &str)| {
+        let worker = |(parent, name): (u32, &str), age: f64| {
+            let mut worker = worker(7, parent, name);
+            worker.facts.owner = (parent != 1).then(|| owner.clone());
+            worker.reading.age_seconds = Some(age);
+            worker
+        };
+        let mut tester = RuleTester::new(gpus(0..1));
+        let edit = |tester: &mut RuleTester, parent, seconds: f64| {
+            let start = tester.t;
+            tester.run_edited(
+                seconds,
+                |tester, _| idles(tester, vec![worker(parent, 0.0)]),
+                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(age + start + passed - 1000.0)],
+            );
+        };
+        edit(&mut tester, before, 60.0);
+        edit(&mut tester, after, 700.0);
+        tester.firing()
+    };
+    let service = || Owner::Service("llm.service".into());
+    let container = || Owner::Container { runtime: "docker".into(), id: "abc".into() };
+    let orphan = [("orphan-holding-gpu", "warn")];
+    assert_eq!(run(service(), 7200.0, (60, "python"), (50, "start.sh")), orphan);
+    assert_eq!(run(service(), 10.0, (60, "python"), (50, "start.sh")), [], "it went to the background");
+    assert_eq!(run(container(), 7200.0, (50, "containerd-shim"), (1, "systemd")), orphan, "removed by force");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// The time constant, in seconds, for smoothing CPU usage: a heartbeat thread that wakes up is not work.
 const CPU_SECONDS: f64 = 60.0;
+/// A program that goes to the background, or a launcher that ends by plan, does so within this time of its start, in seconds.
+const LATE_SECONDS: f64 = 300.0;
 /// The growth of written or read bytes that is more than log lines.
 const WRITE_BYTES: u64 = 1 << 20;
 /// A process is first checked for leaks when it has been observed for this long, in seconds.
@@ -73,8 +75,14 @@ pub(crate) struct ProcessTrack {
     blocked_cpu: f64,
     pub(crate) threads_live: Option<u32>,
     pub(crate) parent: Option<u32>,
+    /// It was started by another process than a shell, and it ran in a container, as its facts said at some time: the facts of a
+    /// process that was adopted may come before its new parent.
+    had_launcher: bool,
+    was_contained: bool,
     /// The process was seen to lose a parent that was not a shell.
     pub(crate) lost_parent: bool,
+    /// It lost it long after its own start: it is not a program that goes to the background.
+    pub(crate) lost_parent_late: bool,
     /// Only for the login user's processes that write to a file.
     pub(crate) log: Option<Box<LogTrack>>,
     /// The result of the last leak check.
@@ -270,7 +278,10 @@ impl ProcessTrack {
             blocked_cpu: 0.0,
             threads_live: None,
             parent: None,
+            had_launcher: false,
+            was_contained: false,
             lost_parent: false,
+            lost_parent_late: false,
             log: None,
             leak: None,
             leak_due: t + LEAK_AFTER,
@@ -360,11 +371,16 @@ impl ProcessTrack {
             let ancestors = process.facts().map(|facts| facts.ancestors.as_slice());
             ancestors.and_then(|ancestors| ancestors.first()).map(|parent| parent.pid)
         });
+        // A container whose runtime has ended leaves its processes to the init process of the host.
+        let owner = self.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
+        self.was_contained |= matches!(owner, Some(Owner::Container { .. } | Owner::Pod { .. }));
+        self.had_launcher |= self.info.launcher.is_some();
         if let (Some(before), Some(now)) = (self.parent, parent)
             && before != now
-            && self.info.launcher.is_some()
+            && (self.had_launcher || (self.was_contained && now == 1))
         {
             self.lost_parent = true;
+            self.lost_parent_late |= self.age.is_some_and(|age| age >= LATE_SECONDS);
         }
         self.parent = parent.or(self.parent);
     }
