@@ -216,15 +216,15 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
     // A process that was seen to lose its launcher was not started to outlive it. The script that starts a service, or the
     // first process of a container, adopts it.
     let is_adopted = is_adopted
-        || process.lost_parent_late
-        || (process.lost_parent && parent.is_some_and(|parent| is_shell(&parent.name)));
+        || process.lost_parent_late()
+        || (process.lost_parent() && parent.is_some_and(|parent| is_shell(&parent.name)));
     // Inside a container, its init process adopts orphans. The init process of the host adopts them only if the container is gone.
-    let has_left_container = process.lost_parent && process.parent == Some(1);
-    let is_kept = (!process.lost_parent && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
-        || (matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown)) && !process.lost_parent_late)
+    let has_left_container = process.lost_parent() && process.parent == Some(1);
+    let is_kept = (!process.lost_parent() && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
+        || (matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown)) && !process.lost_parent_late())
         || (matches!(facts.owner, Some(Owner::Container { .. } | Owner::Pod { .. }))
             && !has_left_container
-            && !process.lost_parent_late)
+            && !process.lost_parent_late())
         || matches!(context.scope(), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
         return false;
@@ -239,11 +239,11 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
             utilization.is_some_and(|percent| f64::from(percent) <= context.limits.orphan_holding_gpu.utilization);
         // It may wait for the ended ranks in a collective.
         let waits = |gpu: &GpuTrack| {
-            gpu.spin_run.is_some() || gpu.still_run.is_some() || (gpu.is_low_power && process.lost_parent)
+            gpu.spin_run.is_some() || gpu.still_run.is_some() || (gpu.is_low_power && process.lost_parent())
         };
         is_unused || context.gpus.get(*position).is_some_and(waits)
     });
-    is_idle && (is_worker || is_titled || process.lost_parent)
+    is_idle && (is_worker || is_titled || process.lost_parent())
 }
 
 fn is_shell(name: &str) -> bool {

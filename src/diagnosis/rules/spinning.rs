@@ -3,7 +3,7 @@
 use crate::config::thresholds::StuckSpin;
 use crate::diagnosis::condition::Run;
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext};
-use crate::diagnosis::track::{Baseline, GpuTrack, JobGpu, JobTrack, WindowStats};
+use crate::diagnosis::track::{Baseline, GpuTrack, JobGpu, JobTrack, ProcessTrack, WindowStats};
 
 /// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
 const MIN_HEALTHY_WATTS: f32 = 5.0;
@@ -212,7 +212,7 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
 /// `None` if nothing does. An evaluation, too, rests the workers that feed the training and may write no log.
 pub(super) fn quiet_drop_after(context: &RuleContext, job: &JobTrack, since: f64) -> Option<f64> {
     let workers_rest = job.workers_rest_since.is_some_and(|rest| (rest - since).abs() <= QUIET_DROP_LEAD);
-    if context.members(job).any(|process| process.lost_parent) {
+    if context.members(job).any(ProcessTrack::lost_parent) {
         Some(QUIET_DROP_AFTER.0)
     } else {
         (workers_rest || context.is_log_silent(job)).then_some(QUIET_DROP_AFTER.1)

@@ -75,14 +75,9 @@ pub(crate) struct ProcessTrack {
     blocked_cpu: f64,
     pub(crate) threads_live: Option<u32>,
     pub(crate) parent: Option<u32>,
-    /// It was started by another process than a shell, and it ran in a container, as its facts said at some time: the facts of a
-    /// process that was adopted may come before its new parent.
-    had_launcher: bool,
-    was_contained: bool,
-    /// The process was seen to lose a parent that was not a shell.
-    pub(crate) lost_parent: bool,
-    /// It lost it long after its own start: it is not a program that goes to the background.
-    pub(crate) lost_parent_late: bool,
+    origin: Origin,
+    /// Whether the process was seen to lose a parent that was not a shell.
+    parent_loss: ParentLoss,
     /// Only for the login user's processes that write to a file.
     pub(crate) log: Option<Box<LogTrack>>,
     /// The result of the last leak check.
@@ -242,6 +237,23 @@ impl LogTrack {
     }
 }
 
+/// What the facts of a process said at some time about its start: those of one that was adopted may come before its new parent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Origin {
+    /// Another process than a shell started it.
+    had_launcher: bool,
+    /// It ran in a container.
+    was_contained: bool,
+}
+
+/// Whether and when a process was seen to lose its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ParentLoss {
+    No,
+    Early,
+    Late,
+}
+
 impl ProcessTrack {
     pub(crate) fn new(process: &Process, t: f64) -> Self {
         Self {
@@ -278,10 +290,8 @@ impl ProcessTrack {
             blocked_cpu: 0.0,
             threads_live: None,
             parent: None,
-            had_launcher: false,
-            was_contained: false,
-            lost_parent: false,
-            lost_parent_late: false,
+            origin: Origin::default(),
+            parent_loss: ParentLoss::No,
             log: None,
             leak: None,
             leak_due: t + LEAK_AFTER,
@@ -316,6 +326,16 @@ impl ProcessTrack {
     /// Whether its reads and writes are visible.
     pub(crate) fn shows_io(&self) -> bool {
         self.write_bytes.is_some() || self.read_characters.is_some()
+    }
+
+    /// Whether it was seen to lose a parent that was not a shell.
+    pub(crate) fn lost_parent(&self) -> bool {
+        self.parent_loss != ParentLoss::No
+    }
+
+    /// Whether it lost it long after its own start: it is not a program that goes to the background.
+    pub(crate) fn lost_parent_late(&self) -> bool {
+        self.parent_loss == ParentLoss::Late
     }
 
     /// Whether the process belongs to this user.
@@ -373,14 +393,14 @@ impl ProcessTrack {
         });
         // A container whose runtime has ended leaves its processes to the init process of the host.
         let owner = self.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
-        self.was_contained |= matches!(owner, Some(Owner::Container { .. } | Owner::Pod { .. }));
-        self.had_launcher |= self.info.launcher.is_some();
+        self.origin.was_contained |= matches!(owner, Some(Owner::Container { .. } | Owner::Pod { .. }));
+        self.origin.had_launcher |= self.info.launcher.is_some();
         if let (Some(before), Some(now)) = (self.parent, parent)
             && before != now
-            && (self.had_launcher || (self.was_contained && now == 1))
+            && (self.origin.had_launcher || (self.origin.was_contained && now == 1))
         {
-            self.lost_parent = true;
-            self.lost_parent_late |= self.age.is_some_and(|age| age >= LATE_SECONDS);
+            let is_late = self.age.is_some_and(|age| age >= LATE_SECONDS);
+            self.parent_loss = self.parent_loss.max(if is_late { ParentLoss::Late } else { ParentLoss::Early });
         }
         self.parent = parent.or(self.parent);
     }
