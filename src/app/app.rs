@@ -335,7 +335,7 @@ impl App {
         effects
     }
 
-    /// Replaces the verdicts of a collector about the jobs of a host. Those that are not there any more end.
+    /// Replaces the verdicts of a collector about the jobs of a host, and removes verdicts that it has ended from findings.
     fn take_collector_verdicts(&mut self, host: HostId, verdicts: Vec<(JobKey, FindingVerdict)>) {
         let of_host = self.collector_verdicts.extract_if(.., |(of_host, ..)| *of_host == host);
         for (_, job, ended) in of_host.filter(|(_, job, _)| !verdicts.iter().any(|(listed, _)| listed == job)) {
@@ -346,13 +346,13 @@ impl App {
     }
 
     /// Adds the verdicts of collectors to the findings about the jobs, unless the user has examined a job since, or the hang
-    /// began later. This program may have begun to watch the job later.
+    /// began later. A hang that this program has watched from its middle may have begun earlier.
     fn add_collector_verdicts(&mut self, now: Moment) {
         self.collector_verdicts.retain(|(.., verdict)| verdict.until > now);
         for (host, job, verdict) in &self.collector_verdicts {
             let is_older =
                 |finding: &Finding| finding.verdict.as_ref().is_none_or(|known| known.at.unix < verdict.at.unix);
-            let is_same_hang = |finding: &Finding| finding.at_least || finding.since.unix <= verdict.at.unix;
+            let is_same_hang = |finding: &Finding| finding.at_least || !finding.began_after(verdict.at);
             let is_about = |finding: &Finding| finding.concerns_job(*host, job) && is_same_hang(finding);
             self.engine.set_verdict(|finding| is_about(finding) && is_older(finding), verdict);
         }

@@ -28,7 +28,7 @@ pub enum Event {
     /// Hosts were added, each with its id: the next free one, or that of a host which it replaces,
     /// and the order in which all hosts are shown now.
     HostsAdded(Vec<(HostId, Arc<HostConfig>)>, Vec<HostId>),
-    /// A collector has examined jobs of this host, in place of those that it named before.
+    /// A collector sent its verdicts about the jobs of this host. They replace its earlier ones.
     Judged(HostId, Vec<(JobKey, FindingVerdict)>),
     /// A request for a stored history was answered.
     HistoryRead(HistoryReply),

@@ -259,8 +259,13 @@ impl Engine {
 
     /// The findings about jobs that hang, in no order.
     pub fn hangs(&self) -> impl Iterator<Item = &Finding> {
-        let findings = self.hosts.iter().flat_map(|host| host.conditions.findings()).map(|(_, finding)| finding);
-        findings.filter(|finding| finding.rule.is_hang())
+        (0..self.hosts.len() as u32).flat_map(|id| self.hangs_of(HostId(id)))
+    }
+
+    /// The findings about jobs that hang and are listed under this host, in no order.
+    pub fn hangs_of(&self, id: HostId) -> impl Iterator<Item = &Finding> {
+        let findings = self.host(id).into_iter().flat_map(|host| host.conditions.findings());
+        findings.map(|(_, finding)| finding).filter(|finding| finding.rule.is_hang())
     }
 
     /// The finding after a transition; `None` if it has cleared. It looks only at the host of the transition and at the

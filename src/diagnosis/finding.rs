@@ -290,6 +290,11 @@ impl Finding {
         if self.rule == RuleId::IdleHog { self.severity.min(Severity::Warn) } else { self.severity }
     }
 
+    /// Whether the condition began after this moment.
+    pub fn began_after(&self, moment: Moment) -> bool {
+        moment.unix < self.since.unix
+    }
+
     /// Whether the finding is about this job, or about a distributed job with this part.
     pub fn concerns_job(&self, host: HostId, job: &JobKey) -> bool {
         (self.hosts.iter().any(|(id, _)| *id == host) && self.job.as_ref() == Some(job))

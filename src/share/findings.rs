@@ -43,7 +43,7 @@ fn sharing(finding: &Finding, fleet: &Fleet, audience: Audience) -> Sharing {
     hosts.map(|host| audience.sharing(&host.config)).min().unwrap_or(Sharing::None)
 }
 
-/// The hosts whose jobs have verdicts, each with its jobs and the times of their verdicts: what changes with a new verdict.
+/// The hosts whose jobs have verdicts, each with its jobs and the times of their verdicts. They change with each verdict.
 pub(super) fn verdict_times(engine: &Engine) -> BTreeMap<HostId, Vec<(JobKey, Moment)>> {
     let mut times: BTreeMap<HostId, Vec<(JobKey, Moment)>> = BTreeMap::new();
     for finding in engine.hangs() {
@@ -54,20 +54,16 @@ pub(super) fn verdict_times(engine: &Engine) -> BTreeMap<HostId, Vec<(JobKey, Mo
     times
 }
 
-/// The line with the verdicts about the jobs of a host, as far as they are shared with this audience: they quote stacks, logs
-/// and operations.
-pub(super) fn verdicts(engine: &Engine, fleet: &Fleet, id: HostId, audience: Audience, now: Moment) -> VerdictsFrame {
-    verdicts_of(engine.hangs().filter(|finding| finding.host == id), fleet, id, audience, now)
-}
-
-fn verdicts_of<'a>(
-    of_host: impl Iterator<Item = &'a Finding>,
+/// The line with the verdicts of the findings `hangs`, which are listed under the host `id`, as far as they are shared with this
+/// audience. Verdicts quote stacks, logs and operations.
+pub(super) fn verdicts<'a>(
+    hangs: impl Iterator<Item = &'a Finding>,
     fleet: &Fleet,
     id: HostId,
     audience: Audience,
     now: Moment,
 ) -> VerdictsFrame {
-    let shared = of_host.filter(|finding| sharing(finding, fleet, audience) == Sharing::Commands);
+    let shared = hangs.filter(|finding| sharing(finding, fleet, audience) == Sharing::Commands);
     let frame = |finding: &Finding| {
         let verdict = VerdictFrame::new(finding.verdict.as_deref()?, now);
         Some(JobVerdictFrame { job: finding.job.clone()?, verdict })
@@ -317,7 +313,7 @@ mod tests {
         assert_eq!(received(Sharing::Names), None);
         finding.job = Some(JobKey::Slurm { cluster: None, job: "3385".into() });
         let followed = |audience| {
-            let frame = verdicts_of([&finding].into_iter(), &fleet, HostId(0), audience, at(50.0));
+            let frame = verdicts([&finding].into_iter(), &fleet, HostId(0), audience, at(50.0));
             let text = serde_json::to_string(&frame).expect("encodes");
             let frame: VerdictsFrame = serde_json::from_str(&text).expect("decodes");
             frame.verdicts(&|name| (*name == "hgx-00").then_some(HostId(0)), at(50.0))
@@ -326,7 +322,7 @@ mod tests {
         assert_eq!(followed(Audience::Own), [JobVerdict { job, verdict: verdict.clone() }]);
         assert_eq!(followed(Audience::Group), [], "the host shares names only");
         // A viewer that has begun after the verdict.
-        let frame = verdicts_of([&finding].into_iter(), &fleet, HostId(0), Audience::Own, at(200.0));
+        let frame = verdicts([&finding].into_iter(), &fleet, HostId(0), Audience::Own, at(200.0));
         let received = frame.verdicts(&|_| None, at(5.0));
         assert!(received[0].verdict.until > at(1344.0) && received[0].verdict.until < at(1346.0), "{received:?}");
         let unknown = VerdictFrame { outcome: "newer".into(), ..VerdictFrame::new(&verdict, at(50.0)) };

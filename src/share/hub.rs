@@ -237,17 +237,22 @@ impl Hub {
         }
         let Some(host) = fleet.host(host) else { return };
         let Some(frame) = picture::update_frame(host, update, now) else { return };
+        self.send(now, |audience| picture::host_line(frame.clone(), host, audience));
+    }
+
+    /// Sends an update to every viewer: the line for its audience, `None` if it is too long.
+    fn send(&mut self, now: Moment, line_for: impl Fn(Audience) -> Option<Line>) {
         for audience in [Audience::Own, Audience::Group] {
             let mut readers = self.viewers.iter_mut().filter(|viewer| viewer.audience == audience).peekable();
             if readers.peek().is_none() {
                 continue;
             }
-            let line = picture::host_line(frame.clone(), host, audience);
+            let line = line_for(audience);
             for viewer in readers {
                 viewer.line_at = now;
                 viewer.queue.change(|waiting| match &line {
                     Some(line) => waiting.push_update(line),
-                    // It is too long for a line; the picture divides it.
+                    // The picture divides it.
                     None => waiting.skip(),
                 });
             }
@@ -262,20 +267,18 @@ impl Hub {
         }
         let times = findings::verdict_times(engine);
         let before = std::mem::replace(&mut self.verdicts, times);
-        let hosts: BTreeSet<HostId> = before.keys().chain(self.verdicts.keys()).copied().collect();
-        for host in hosts.into_iter().filter(|host| before.get(host) != self.verdicts.get(host)) {
-            for viewer in &mut self.viewers {
-                let frame = findings::verdicts(engine, fleet, host, viewer.audience, now);
-                if let Some(line) = picture::line(&Frame::Verdicts(frame)) {
-                    viewer.queue.change(|waiting| waiting.push_update(&line));
-                    viewer.line_at = now;
-                }
-            }
+        let mut changed: BTreeSet<HostId> = before.keys().chain(self.verdicts.keys()).copied().collect();
+        changed.retain(|host| before.get(host) != self.verdicts.get(host));
+        for host in changed {
+            self.send(now, |audience| {
+                let hangs = engine.hangs_of(host);
+                picture::line(&Frame::Verdicts(findings::verdicts(hangs, fleet, host, audience, now)))
+            });
         }
     }
 
-    /// Does the work of each second: sends new verdicts to all, the picture to viewers that skipped samples and have caught up, a sign of life
-    /// to silent ones, and drops those that are gone or stuck.
+    /// Does the work of each second: sends new verdicts to all viewers, the picture to those that skipped samples and have
+    /// caught up, and a sign of life to silent ones, and drops those that are gone or stuck.
     pub fn tick(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) {
         self.drop_closed();
         self.publish_verdicts(fleet, engine, now);

@@ -69,7 +69,8 @@ pub(super) fn picture(fleet: &Fleet, engine: &Engine, content: PictureContent, n
     if content.follows {
         // A viewer that connects again may have verdicts that have ended.
         for host in fleet.hosts_in_order() {
-            lines.extend(line(&Frame::Verdicts(findings::verdicts(engine, fleet, host.id, content.audience, now))));
+            let hangs = engine.hangs_of(host.id);
+            lines.extend(line(&Frame::Verdicts(findings::verdicts(hangs, fleet, host.id, content.audience, now))));
         }
     }
     lines.extend(line(&Frame::Complete));

@@ -199,7 +199,7 @@ impl Investigations {
             let known = self.jobs.iter().position(|examined| examined.is_about(finding));
             match known.map(|index| self.jobs[index].completed_at) {
                 // It was completed a short time ago. An examination from before the hang was about an earlier one.
-                Some(Some(completed_at)) if now.since(completed_at) < PERIOD && !is_before(completed_at, finding) => {
+                Some(Some(completed_at)) if now.since(completed_at) < PERIOD && !finding.began_after(completed_at) => {
                     continue;
                 }
                 None if self.jobs.len() >= MAX_JOBS => continue,
@@ -232,7 +232,7 @@ impl Investigations {
         for examined in &self.jobs {
             let Some(verdict) = examined.verdict.as_ref().filter(|verdict| verdict.until > now) else { continue };
             let has_none = |finding: &Finding| finding.verdict.is_none() && !finding.is_frozen;
-            let is_about = |finding: &Finding| examined.is_about(finding) && !is_before(verdict.at, finding);
+            let is_about = |finding: &Finding| examined.is_about(finding) && !finding.began_after(verdict.at);
             engine.set_verdict(|finding| has_none(finding) && is_about(finding), verdict);
         }
     }
@@ -265,7 +265,7 @@ fn note_progress(examined: &mut ExaminedJob, fleet: &Fleet, engine: &mut Engine,
     }
 }
 
-/// What the readings of an examination say.
+/// The result of judging the readings of an examination.
 #[derive(Debug)]
 pub struct Judgement {
     /// The evidence.
@@ -297,11 +297,6 @@ pub fn judge_investigation(
         engine.set_verdict(|finding| !finding.is_frozen && investigation.is_about(finding), of_findings);
     }
     Judgement { evidence, verdict, for_findings }
-}
-
-/// Whether the hang of a finding began after this moment.
-fn is_before(moment: Moment, finding: &Finding) -> bool {
-    moment.unix < finding.since.unix
 }
 
 /// Whether the jobs of a host are examined without a request. The collector that reads a host for this program examines its

@@ -11,7 +11,7 @@ use crate::output::notification::{Notification, summary};
 use crate::wire::{Examination, ExaminationPart, Owner, ProcessExamination, ProcessState, ReplyOutcome, ThreadReading};
 use std::sync::Arc;
 
-/// What the answers of the probe tell about the ranks of the job: processes 7 and 8, and 107 and 108 on a second host.
+/// The state of the ranks of the job in the answers of the probe. They are processes 7 and 8, and 107 and 108 on a second host.
 #[derive(Clone, Copy, PartialEq)]
 enum Ranks {
     /// Rank 8 is stopped, and rank 7 waits for it.

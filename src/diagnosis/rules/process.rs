@@ -220,11 +220,13 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         || (process.lost_parent() && parent.is_some_and(|parent| is_shell(&parent.name)));
     // Inside a container, its init process adopts orphans. The init process of the host adopts them only if the container is gone.
     let has_left_container = process.lost_parent() && process.parent == Some(1);
+    let is_kept_by_owner = match facts.owner {
+        Some(Owner::Service(_) | Owner::Unknown) => !process.lost_parent_late(),
+        Some(Owner::Container { .. } | Owner::Pod { .. }) => !process.lost_parent_late() && !has_left_container,
+        _ => false,
+    };
     let is_kept = (!process.lost_parent() && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
-        || (matches!(facts.owner, Some(Owner::Service(_) | Owner::Unknown)) && !process.lost_parent_late())
-        || (matches!(facts.owner, Some(Owner::Container { .. } | Owner::Pod { .. }))
-            && !has_left_container
-            && !process.lost_parent_late())
+        || is_kept_by_owner
         || matches!(context.scope(), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
         return false;

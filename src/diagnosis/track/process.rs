@@ -237,7 +237,7 @@ impl LogTrack {
     }
 }
 
-/// What the facts of a process said at some time about its start: those of one that was adopted may come before its new parent.
+/// How a process was started, from all its facts so far: the facts of an adopted process may arrive before its new parent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Origin {
     /// Another process than a shell started it.
