@@ -132,6 +132,11 @@ impl Replay {
         &self.state.engine
     }
 
+    /// Returns the fleet and the engine, to add the verdicts of examinations.
+    pub fn fleet_and_engine(&mut self) -> (&Fleet, &mut Engine) {
+        (&self.state.fleet, &mut self.state.engine)
+    }
+
     /// Returns the time of the replay.
     pub fn now(&self) -> Moment {
         self.now

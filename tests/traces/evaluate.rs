@@ -7,7 +7,7 @@ use gpufleet::cli::replay::Replay;
 use gpufleet::diagnosis::proof::Outcome;
 use gpufleet::diagnosis::{FindingPhase, RuleId, Severity};
 use gpufleet::sim::script::{Job, Seconds, arguments, seconds};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A finding that fired or rose in severity.
@@ -20,6 +20,8 @@ pub(crate) struct Fired {
     pub(crate) id: String,
     pub(crate) host: String,
     pub(crate) sentence: String,
+    /// It is about a job of the login user that hangs.
+    is_own_hang: bool,
 }
 
 /// A finding that the case must produce, and when it fired.
@@ -52,6 +54,9 @@ pub(crate) struct CaseResult {
     pub(crate) false_positives: Vec<Fired>,
     /// Verdicts about the jobs of the login user.
     pub(crate) verdicts: Vec<JudgedVerdict>,
+    /// Seconds from each right warning that a job of the login user hangs to the verdict: 0 if the verdict was there first, `None`
+    /// if the case ended before one.
+    pub(crate) waits: Vec<Option<f64>>,
     /// Deviations from the expectations, one sentence each.
     pub(crate) problems: Vec<String>,
 }
@@ -142,6 +147,7 @@ pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
                 let is_new =
                     matches!(transition.from, FindingPhase::Clear | FindingPhase::Pending | FindingPhase::Firing);
                 if transition.to == FindingPhase::Firing && is_new {
+                    let finding = replay.engine().finding_of(&transition);
                     run.fired.push(Fired {
                         at,
                         rule,
@@ -149,11 +155,12 @@ pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
                         id: transition.id.to_string(),
                         host: transition.host_name.to_string(),
                         sentence: transition.sentence.to_string(),
+                        is_own_hang: finding.is_some_and(|finding| finding.is_mine && finding.rule.is_hang()),
                     });
                 }
             }
         }
-        examiner.step(&replay, &player);
+        examiner.step(&mut replay, &player);
     }
     run.verdicts = examiner.verdicts;
     let open = replay.engine().findings().filter(|finding| finding.phase != FindingPhase::Pending);
@@ -177,6 +184,7 @@ pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
         true_positives: Vec::new(),
         false_positives: Vec::new(),
         verdicts: Vec::new(),
+        waits: Vec::new(),
         problems: Vec::new(),
     };
     for must in &expectations {
@@ -234,12 +242,19 @@ fn judge_verdicts(case: &Case, run: &CaseRun, expectations: &[Expectation], resu
     let began: Vec<f64> = began.collect();
     let works = |job: &Job| job.work.iter().chain(job.ranks.values().flatten()).all(|phase| phase.word != "spin");
     let is_quiet = began.is_empty() && case.jobs.iter().all(works);
-    if case.verdict.is_some() && run.verdicts.iter().all(|verdict| verdict.rule.is_none()) {
+    if case.verdict.is_some() && run.verdicts.iter().all(|verdict| verdict.findings.is_empty()) {
         result.problems.push("no finding began an examination".to_owned());
+    }
+    let mut warned = BTreeSet::new();
+    for warning in result.true_positives.iter().filter(|fired| fired.is_own_hang) {
+        if warned.insert(&warning.id) {
+            let verdict = run.verdicts.iter().find(|verdict| verdict.findings.contains(&warning.id));
+            result.waits.push(verdict.map(|verdict| (verdict.at - warning.at).max(0.0)));
+        }
     }
     for verdict in &run.verdicts {
         let since = began.iter().copied().filter(|from| *from <= verdict.at).max_by(f64::total_cmp);
-        let hangs_for = since.filter(|_| verdict.rule.is_some()).map(|from| verdict.at - from);
+        let hangs_for = since.filter(|_| !verdict.findings.is_empty()).map(|from| verdict.at - from);
         if is_quiet && verdict.outcome == Outcome::Proven {
             let minutes = verdict.at / 60.0;
             result.problems.push(format!("false proof at {minutes:.1} min: {}", verdict.sentence));
@@ -252,7 +267,7 @@ fn judge_verdicts(case: &Case, run: &CaseRun, expectations: &[Expectation], resu
             result.problems.push(format!("not the verdict `{expected}` at {minutes:.1} min: {found:?}"));
         }
         // A job without a finding beside one that hangs may hang too.
-        if hangs_for.is_some() || is_quiet {
+        if verdict.is_first && (hangs_for.is_some() || is_quiet) {
             result.verdicts.push(JudgedVerdict { outcome: verdict.outcome, hangs_for });
         }
     }

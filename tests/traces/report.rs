@@ -340,6 +340,15 @@ fn print_verdicts(results: &[CaseResult]) {
         counts.true_positives = counts.found;
         println!("{}", counts.line(name, 0.0));
     }
+    let waits: Vec<Option<f64>> = results.iter().flat_map(|result| &result.waits).copied().collect();
+    let within = |seconds: f64| waits.iter().flatten().filter(|wait| **wait <= seconds).count();
+    println!(
+        "{} right warnings about own jobs that hang: {} with a verdict from the start, {} within 60 s, {} without one",
+        waits.len(),
+        within(0.0),
+        within(60.0),
+        waits.iter().filter(|wait| wait.is_none()).count()
+    );
     let healthy = verdicts().filter(|verdict| verdict.hangs_for.is_none()).count();
     println!("{healthy} examinations of jobs that do not hang");
 }

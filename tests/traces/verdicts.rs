@@ -1,71 +1,99 @@
-//! Examines the jobs of a case that look hung, as `gpufleet why` does, with simulated answers.
+//! Examines the jobs of a case that look hung, as the program does, with simulated answers.
 
 use super::case_recording::CaseRecording;
 use gpufleet::cli::replay::Replay;
-use gpufleet::diagnosis::FindingPhase;
 use gpufleet::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
+use gpufleet::diagnosis::proof::investigations::Investigations;
 use gpufleet::diagnosis::proof::{Outcome, judge};
-use gpufleet::fleet::{Fleet, HostId, JobKey};
 use gpufleet::wire::{Reply, ReplyOutcome, Request};
+use std::collections::BTreeSet;
 
 /// A verdict about a job.
 #[derive(Debug, Clone)]
 pub(crate) struct CaseVerdict {
     /// Seconds after the case began.
     pub(crate) at: f64,
-    /// The rule with whose finding the examination began. `None` if it was made without a finding.
-    pub(crate) rule: Option<&'static str>,
+    /// The ids of the findings that it was added to. Empty if the job was examined without a finding.
+    pub(crate) findings: BTreeSet<String>,
+    /// Whether it is the first one of the job.
+    pub(crate) is_first: bool,
     pub(crate) outcome: Outcome,
     pub(crate) sentence: String,
 }
 
-/// Examines each job of the login user once: when a rule finds that it hangs, or at a time without a finding.
+/// Examines each job of the login user that may hang, as long as the finding about it lasts, and the others once.
 pub(crate) struct Examiner {
+    automatic: Investigations,
     /// When the jobs without a finding are examined, in seconds after the case began.
     others_at: f64,
     has_begun_others: bool,
-    jobs: Vec<(HostId, JobKey)>,
-    active: Vec<(Option<&'static str>, Investigation)>,
+    others: Vec<Investigation>,
     pub(crate) verdicts: Vec<CaseVerdict>,
 }
 
 impl Examiner {
     pub(crate) fn new(others_at: f64) -> Self {
-        Self { others_at, has_begun_others: false, jobs: Vec::new(), active: Vec::new(), verdicts: Vec::new() }
+        let (automatic, others, verdicts) = (Investigations::default(), Vec::new(), Vec::new());
+        Self { automatic, others_at, has_begun_others: false, others, verdicts }
     }
 
     /// Begins and continues examinations after the lines of one sample interval.
-    pub(crate) fn step(&mut self, replay: &Replay, player: &CaseRecording) {
-        let (fleet, engine, now) = (replay.fleet(), replay.engine(), replay.now());
+    pub(crate) fn step(&mut self, replay: &mut Replay, player: &CaseRecording) {
+        let now = replay.now();
         let at = player.monitor_starts() + now.since_start().as_secs_f64();
-        for finding in engine.findings() {
-            if finding.rule.is_hang()
-                && finding.phase == FindingPhase::Firing
-                && finding.is_mine
-                && let Some(job) = &finding.job
-            {
-                self.begin(fleet, finding.host, job, Some(finding.rule.word()));
+        let (fleet, engine) = replay.fleet_and_engine();
+        let answer = |host, request: &Request| {
+            let outcome = match request {
+                Request::Examine { pid, start_ticks, parts, .. } => {
+                    player.examine(fleet.host(host)?.name(), *pid, *start_ticks, parts)
+                }
+                _ => ReplyOutcome::Refused("the log cannot be read".into()),
+            };
+            Some(Reply { id: request.reply_id()?, outcome })
+        };
+        for (host, request) in self.automatic.requests_due(fleet, engine, None, now) {
+            if let Some(reply) = answer(host, &request) {
+                self.automatic.take_reply(host, &reply, fleet, engine, now);
+            }
+        }
+        for finding in engine.hangs() {
+            let id = finding.id.to_string();
+            let Some(verdict) = finding.verdict.as_ref().filter(|verdict| verdict.at == now) else { continue };
+            let sentence = verdict.sentence.to_string();
+            let same = |known: &&mut CaseVerdict| {
+                known.at.total_cmp(&at).is_eq() && known.outcome == verdict.outcome && known.sentence == sentence
+            };
+            let is_known = self.verdicts.iter().any(|known| known.findings.contains(&id));
+            if let Some(known) = self.verdicts.iter_mut().find(same) {
+                known.is_first &= !is_known;
+                known.findings.insert(id);
+            } else {
+                let findings = BTreeSet::from([id]);
+                let outcome = verdict.outcome;
+                self.verdicts.push(CaseVerdict { at, findings, is_first: !is_known, outcome, sentence });
             }
         }
         if at >= self.others_at && !self.has_begun_others {
             self.has_begun_others = true;
+            let mut jobs = BTreeSet::new();
             for host in fleet.hosts() {
                 for process in host.processes().filter(|process| host.belongs_to_login_user(process)) {
-                    self.begin(fleet, host.id, &process.info.job, None);
+                    let job = &process.info.job;
+                    let is_found = engine.hangs().any(|finding| finding.concerns_job(host.id, job));
+                    // A person who examines a job without a finding may accept the risk of a query.
+                    let investigation = Investigation::new(fleet, host.id, job, RasQueries::AcceptRisk, 1);
+                    if !is_found && jobs.insert((host.id, job.clone())) && investigation.has_own_ranks() {
+                        self.others.push(investigation);
+                    }
                 }
             }
         }
         let verdicts = &mut self.verdicts;
-        self.active.retain_mut(|(rule, investigation)| {
+        self.others.retain_mut(|investigation| {
             for (host, request) in investigation.requests_due(fleet, engine, now) {
-                let (Some(id), Some(host)) = (request.reply_id(), fleet.host(host)) else { continue };
-                let outcome = match &request {
-                    Request::Examine { pid, start_ticks, parts, .. } => {
-                        player.examine(host.name(), *pid, *start_ticks, parts)
-                    }
-                    _ => ReplyOutcome::Refused("the log cannot be read".into()),
-                };
-                investigation.take_reply(Reply { id, outcome }, fleet, now);
+                if let Some(reply) = answer(host, &request) {
+                    investigation.take_reply(reply, fleet, now);
+                }
             }
             if investigation.progress() != Progress::Complete {
                 return true;
@@ -73,21 +101,9 @@ impl Examiner {
             let finding = engine.findings().find(|one| one.rule.is_hang() && investigation.is_about(one));
             let verdict = judge(&investigation.evidence(fleet, engine, finding, now));
             let sentence = verdict.sentence.to_string();
-            verdicts.push(CaseVerdict { at, rule: *rule, outcome: verdict.outcome, sentence });
+            let outcome = verdict.outcome;
+            verdicts.push(CaseVerdict { at, findings: BTreeSet::new(), is_first: true, outcome, sentence });
             false
         });
-    }
-
-    fn begin(&mut self, fleet: &Fleet, host: HostId, job: &JobKey, rule: Option<&'static str>) {
-        if self.jobs.iter().any(|known| *known == (host, job.clone())) {
-            return;
-        }
-        self.jobs.push((host, job.clone()));
-        // A person who examines a job without a finding may accept the risk of a query.
-        let ras_queries = if rule.is_none() { RasQueries::AcceptRisk } else { RasQueries::AsConfigured };
-        let investigation = Investigation::new(fleet, host, job, ras_queries, 1);
-        if investigation.has_own_ranks() {
-            self.active.push((rule, investigation));
-        }
     }
 }

@@ -64,15 +64,21 @@ pub(super) fn gpu_activity(rank: &RankEvidence) -> GpuActivity {
 }
 
 fn activity_of_gpu(gpu: &RankGpu) -> GpuActivity {
-    let Some(utilization) = gpu.utilization_percent else { return GpuActivity::Unknown };
+    let Some(utilization) = gpu.utilization_percent else {
+        // One reading may be missing; a rule judges those of minutes.
+        return if gpu.waits_by_rule { GpuActivity::Spins } else { GpuActivity::Unknown };
+    };
     if utilization <= IDLE_UTILIZATION {
         return GpuActivity::Idle;
     }
-    if utilization < SPIN_UTILIZATION {
-        return GpuActivity::Works;
-    }
     let is_over = |value: Option<f32>, most: f32| value.is_some_and(|value| value > most);
     if is_over(gpu.tensor_percent, WORK_ACTIVITY.0) || is_over(gpu.dram_percent, WORK_ACTIVITY.1) {
+        return GpuActivity::Works;
+    }
+    if gpu.waits_by_rule {
+        return GpuActivity::Spins;
+    }
+    if utilization < SPIN_UTILIZATION {
         return GpuActivity::Works;
     }
     let limit = gpu.power_limit_watts.filter(|limit| *limit > 0.0).map(|limit| limit * SPIN_SHARE_OF_LIMIT);
@@ -456,7 +462,11 @@ mod tests {
             activity_of_gpu(&RankGpu { nvlink_bytes_per_second: Some(2e10), ..hot.clone() }),
             GpuActivity::Works
         );
-        assert_eq!(activity_of_gpu(&RankGpu { dram_percent: Some(3.0), ..hot }), GpuActivity::Works);
+        assert_eq!(activity_of_gpu(&RankGpu { dram_percent: Some(3.0), ..hot.clone() }), GpuActivity::Works);
+        let by_rule = RankGpu { waits_by_rule: true, dram_percent: Some(3.0), ..hot };
+        assert_eq!(activity_of_gpu(&by_rule), GpuActivity::Spins, "below its own power at work, for minutes");
+        assert_eq!(activity_of_gpu(&RankGpu { dram_percent: Some(12.0), ..by_rule.clone() }), GpuActivity::Works);
+        assert_eq!(activity_of_gpu(&RankGpu { utilization_percent: None, ..by_rule }), GpuActivity::Spins);
         assert_eq!(activity_of_gpu(&RankGpu { tensor_percent: Some(20.0), ..spinning_gpu(0) }), GpuActivity::Works);
     }
 

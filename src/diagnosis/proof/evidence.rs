@@ -66,6 +66,9 @@ pub struct RankGpu {
     pub power_limit_watts: Option<f32>,
     /// Median power draw while this job was healthy. Used where NVML knows no power limit (GB10, Jetson).
     pub healthy_power_watts: Option<f32>,
+    /// A rule found over minutes that it waits, compared with its own past: a kernel that waits on every multiprocessor draws more
+    /// than others that wait.
+    pub waits_by_rule: bool,
     /// Percentage of time in which tensor cores were busy. GPM `ANY_TENSOR_UTIL`.
     pub tensor_percent: Option<f32>,
     /// Percentage of the memory bandwidth in use. GPM `DRAM_BW_UTIL`.

@@ -370,7 +370,9 @@ fn gpu_line(facts: &Facts<'_>, positions: &[usize], source: &str) -> Option<Evid
     if let Some(watts) = range(gpus.iter().map(|gpu| gpu.power_watts)) {
         let limit = range(gpus.iter().map(|gpu| gpu.power_limit_watts));
         let healthy = range(gpus.iter().map(|gpu| gpu.healthy_power_watts));
+        let is_compared = gpus.iter().any(|gpu| gpu.waits_by_rule);
         parts.push(match (limit, healthy) {
+            (Some(limit), Some(healthy)) if is_compared => format!("{watts} of {limit} W, {healthy} W at work"),
             (Some(limit), _) => format!("{watts} of {limit} W"),
             (None, Some(healthy)) => format!("{watts} W, healthy {healthy} W"),
             (None, None) => format!("{watts} W"),

@@ -5,7 +5,7 @@
 
 use super::{JobEvidence, LogTail, MIN_APART, RankEvidence, RankGpu, RankReading};
 use crate::config::RasRule;
-use crate::diagnosis::{Engine, Finding};
+use crate::diagnosis::{Confidence, Engine, Finding, FindingPhase, RuleId};
 use crate::fleet::{DistributedJob, Fleet, Host, HostId, JobKey, Moment, Process, ProcessKey, distributed_jobs};
 use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Reply, ReplyOutcome, Request, SafeText};
 use std::collections::VecDeque;
@@ -478,7 +478,10 @@ impl Investigation {
                 pid: rank.key.pid,
                 is_mine: rank.is_mine,
                 user: rank.user.clone(),
-                gpus: host.zip(process).map(|(host, process)| rank_gpus(host, process, engine)).unwrap_or_default(),
+                gpus: host
+                    .zip(process)
+                    .map(|(host, process)| rank_gpus(host, process, engine, finding))
+                    .unwrap_or_default(),
                 readings: rank.readings.iter().map(|(_, reading)| reading.clone()).collect(),
                 log: rank.log.clone(),
             }
@@ -533,7 +536,13 @@ fn addresses(host: &Host) -> Vec<SafeText> {
     own.into_iter().chain([SafeText::new(host.config.address())]).collect()
 }
 
-fn rank_gpus(host: &Host, process: &Process, engine: &Engine) -> Vec<RankGpu> {
+fn rank_gpus(host: &Host, process: &Process, engine: &Engine, finding: Option<&Finding>) -> Vec<RankGpu> {
+    let names_waiting_gpus = |finding: &&Finding| {
+        matches!(finding.rule, RuleId::StuckSpin | RuleId::StuckSpinSuspect)
+            && finding.phase != FindingPhase::Resolving
+            && finding.confidence >= Confidence::Likely
+    };
+    let waiting = finding.filter(names_waiting_gpus).map_or(&[][..], |finding| &finding.gpus);
     let gpus: Vec<_> = host.gpus().collect();
     let positions = process.gpu_positions().filter(|position| process.computes_on(*position));
     let of_position = |position: usize| {
@@ -545,6 +554,7 @@ fn rank_gpus(host: &Host, process: &Process, engine: &Engine) -> Vec<RankGpu> {
             power_watts: reading.power_watts,
             power_limit_watts: reading.power_limit_watts.or(info.power_limit_watts),
             healthy_power_watts: engine.healthy_watts(host.id, position),
+            waits_by_rule: waiting.iter().any(|gpu| gpu.host == host.id && gpu.position == position),
             tensor_percent: reading.tensor_activity_percent,
             dram_percent: reading.dram_bandwidth_percent,
             nvlink_bytes_per_second: sum(
