@@ -1,10 +1,10 @@
 //! The memory that the controller keeps for a host after the host sent the largest allowed of everything.
 //!
-//! The tests count the bytes of the heap that are in use, so that they do not depend on how the allocator reuses memory.
-#![allow(unsafe_code, reason = "an allocator that passes each call on to the one of the system")]
+//! The tests count the bytes of the heap that are in use.
 
 use crate::app::{App, DisplaySettings, Event};
 use crate::config::HostConfig;
+use crate::counted_memory::live_bytes;
 use crate::diagnosis::Engine;
 use crate::fleet::fixture::{TestProcess, at, gpus, process, reading};
 use crate::fleet::{ConnectPhase, Fleet, HostId, HostUpdate, LinkError, LinkErrorKind};
@@ -14,46 +14,7 @@ use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Inventory,
     RecentPast, SafeText, Snapshot, XidEvent,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-
-thread_local! {
-    /// The bytes that this thread has allocated and not freed. Other tests run at the same time on other threads.
-    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
-}
-
-struct CountingAllocator;
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-fn count(bytes: isize) {
-    LIVE_BYTES.set(LIVE_BYTES.get() + bytes);
-}
-
-// SAFETY: every call is passed on unchanged.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size().cast_signed());
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-layout.size().cast_signed());
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size().cast_signed());
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size.cast_signed() - layout.size().cast_signed());
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 /// Seconds between two snapshots.
 const INTERVAL: u64 = 30;
@@ -305,10 +266,6 @@ impl Controller {
         }
         self.connect(host);
     }
-}
-
-fn live_bytes() -> isize {
-    LIVE_BYTES.get()
 }
 
 /// The memory in use, in KiB, by a controller with one host that is honest, apart from these attacks.

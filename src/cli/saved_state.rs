@@ -1,6 +1,6 @@
 //! The saved state of the diagnosis: `memory.json` in the state directory.
 
-use super::background_writer::first_line;
+use super::background_writer::one_line;
 use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::Moment;
 use crate::store::{Directories, read_text, rename_bad_file, try_lock, write_atomic};
@@ -68,7 +68,7 @@ impl SavedStateFile {
         self.saved_at = now;
         let error = self.merge_and_write(state).err()?;
         let is_first = !std::mem::replace(&mut self.has_failed, true);
-        is_first.then(|| first_line(&error))
+        is_first.then(|| one_line(&error))
     }
 
     fn merge_and_write(&self, mut state: SavedState) -> Result<(), String> {
@@ -158,7 +158,7 @@ fn read_or_rename<T>(
             Err(why) => why,
         },
         Err(error) if error.is_not_found() => return Ok(None),
-        Err(error) => first_line(&error),
+        Err(error) => one_line(&error),
     };
     let displayed_path = SafeText::new(&path.to_string_lossy());
     let outcome = match rename_bad_file(path) {
@@ -241,9 +241,13 @@ mod tests {
         // A file is in the place of the directory.
         std::fs::write(folder.path().join("state"), "").expect("writes");
         let path = folder.path().join("state").join(NAME);
+        let expected = format!(
+            "cannot read {}: Not a directory; check its directory: a part of the path is a file",
+            path.display()
+        );
         let mut file = SavedStateFile { path, saved_at: at(0), has_failed: false };
         let state = SavedState::default();
-        assert!(file.save(state.clone(), at(1)).is_some_and(|message| message.starts_with("cannot read ")));
+        assert_eq!(file.save(state.clone(), at(1)), Some(expected));
         assert_eq!(file.save(state, at(2)), None);
     }
 }

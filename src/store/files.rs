@@ -27,6 +27,12 @@ impl FileError {
                 Some("check the owner and mode of the file and its directory with `ls -ld`")
             }
             io::ErrorKind::AlreadyExists => Some("choose another name, or delete the file first"),
+            io::ErrorKind::StorageFull => Some("free some space on this disk"),
+            io::ErrorKind::QuotaExceeded => Some("delete other files: the disk quota is used up"),
+            io::ErrorKind::ReadOnlyFilesystem => {
+                Some("check the disk (`dmesg` names errors): its file system is read-only")
+            }
+            io::ErrorKind::NotADirectory => Some("check its directory: a part of the path is a file"),
             _ => None,
         };
         Self { operation, path: path.to_owned(), cause: crate::wire::format::io_cause(error), hint, kind: error.kind() }

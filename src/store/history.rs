@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -239,6 +239,10 @@ impl HistoryError {
     }
 }
 
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// The error of the system behind an error of SQLite, which keeps it for these two codes only.
 fn system_error(connection: &Connection, code: ErrorCode) -> Option<std::io::Error> {
     if !matches!(code, ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) {
@@ -419,6 +423,8 @@ pub struct Batch {
 pub struct History {
     connection: Connection,
     path: PathBuf,
+    /// The device and the inode of the file.
+    identity: Option<(u64, u64)>,
     hosts: HashMap<SafeText, i64>,
     gpus: HashMap<GpuName, i64>,
     /// The quarter-hours whose minutes have changed since they were rolled up.
@@ -475,6 +481,7 @@ impl History {
         let mut history = Self {
             connection,
             path: path.to_owned(),
+            identity: identity(path),
             hosts: HashMap::new(),
             gpus: HashMap::new(),
             changed_quarters: BTreeSet::new(),
@@ -485,6 +492,18 @@ impl History {
         };
         history.resume().map_err(|error| HistoryError::of("write", path, &error))?;
         Ok((history, message))
+    }
+
+    /// Whether somebody has deleted the file or put another one in its place since it was opened.
+    pub(super) fn was_replaced(&self) -> bool {
+        identity(&self.path) != self.identity
+    }
+
+    /// Ends the use of a file that is no longer in its place: the last minutes are still in its log (WAL), which would be taken for
+    /// that of the file which is there now.
+    pub(super) fn leave(self) {
+        // The file may be deleted, so an error loses nothing.
+        let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     }
 
     /// From now on, minutes that the history has already are kept as they are, so that an import can be repeated. Otherwise

@@ -334,7 +334,7 @@ impl HistoryRecorder {
             }
             self.write_first(fleet);
         }
-        if let Sink::Thread(writer) = &self.sink {
+        if let Sink::Thread(writer) = &mut self.sink {
             while let Some(message) = writer.message() {
                 warn(&message);
             }

@@ -2,7 +2,7 @@
 //! supports that.
 
 use crate::app::CopiedText;
-use crate::cli::background_writer::first_line;
+use crate::cli::background_writer::one_line;
 use crate::store::{Directories, write_atomic};
 use crate::wire::SafeText;
 use base64ct::{Base64, Encoding as _};
@@ -114,7 +114,7 @@ async fn write(file: &Path, text: String, turn: &Arc<Mutex<()>>) -> Result<(), S
         write_atomic(&path, text.as_bytes()).map_err(|error| error.to_string())
     });
     let written = timeout(LIMIT, writing).await.map_err(|_| slow())?.map_err(|error| error.to_string())?;
-    written.map_err(|error| first_line(&error))
+    written.map_err(|error| one_line(&error))
 }
 
 async fn pipe_to(text: &str, path: &Path, arguments: &[&str]) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use crate::app::{App, ViewState};
 use crate::cli::CommandError;
-use crate::cli::background_writer::{BackgroundWriter, END_LIMIT, first_line};
+use crate::cli::background_writer::{BackgroundWriter, END_LIMIT, one_line};
 use crate::cli::saved_state::{SavedStateFile, StateFileError, read_state};
 use crate::fleet::{Fleet, LogLine, Moment};
 use crate::store::{Directories, append_line, write_atomic};
@@ -173,7 +173,7 @@ impl ViewFile {
             }
             Err(error) => {
                 let is_first = !std::mem::replace(&mut self.has_failed, true);
-                is_first.then(|| first_line(&error))
+                is_first.then(|| one_line(&error))
             }
         }
     }
@@ -322,7 +322,7 @@ impl SignalLog {
 /// Returns a message on failure.
 fn append_lines(path: &Path, lines: &[String]) -> Option<String> {
     let failed = lines.iter().find_map(|line| append_line(path, line.as_bytes(), SIGNALS_MAX_BYTES).err())?;
-    Some(first_line(&failed))
+    Some(one_line(&failed))
 }
 
 #[cfg(test)]
