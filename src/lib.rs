@@ -39,6 +39,8 @@ pub mod cli;
 pub mod collect;
 #[cfg(feature = "controller")]
 pub mod config;
+#[cfg(test)]
+mod counted_memory;
 #[cfg(feature = "controller")]
 pub mod diagnosis;
 #[cfg(feature = "controller")]

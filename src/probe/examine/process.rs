@@ -403,6 +403,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_process_that_waits_for_epoll_has_that_wait_channel() {
+        // The event loop of Python waits in epoll_wait(2), as a server does.
+        let mut python = Command::new("python3");
+        let child = TestProcess::start(python.args(["-c", "import asyncio; asyncio.run(asyncio.sleep(600))"]));
+        let sleeping = TestProcess::sleep();
+        let main_thread = |pid| examined(pid, &|| {}).unwrap().main_thread.unwrap();
+        // Some sandboxes have no wait channels in /proc.
+        let has_channels = main_thread(sleeping.pid()).wait_channel.is_some();
+        loop {
+            let waiting = main_thread(child.pid());
+            let channel = waiting.wait_channel.as_ref().map_or("", SafeText::as_str);
+            // The name differs between kernels.
+            if ["ep_poll", "do_epoll_wait"].contains(&channel)
+                || (!has_channels && waiting.state == Some(ProcessState::Sleeping))
+            {
+                break;
+            }
+        }
+    }
+
     fn reading(threads: u32) -> Reading {
         let thread = |thread: u32| ThreadTimes {
             thread,

@@ -1,5 +1,6 @@
 use super::super::fixtures::{JsonCommunicator, json, rank, text_healthy, text_incomplete, text_mismatch};
 use super::*;
+use crate::counted_memory::most_used_by;
 use crate::wire::SafeText;
 use proptest::prelude::*;
 use std::io::{BufRead, BufReader};
@@ -362,18 +363,63 @@ fn a_port_that_accepts_no_connection_is_refused() {
     assert_eq!(text(&refusal), (&*reason, "look whether the job still runs", false));
 }
 
+/// One of five reports of real versions.
+fn fixture(number: usize) -> String {
+    let missing = vec![(2, true, true), (3, false, false)];
+    let mut job = job(2, 1);
+    job.push(JsonCommunicator { ranks: vec![rank(9, [u64::MAX; 5])], missing });
+    match number {
+        0 => json("2.30.7", &job),
+        1 => json("2.28.9", &job),
+        2 => text_healthy("2.28.3"),
+        3 => text_mismatch("2.28.3"),
+        _ => text_incomplete("2.28.3"),
+    }
+}
+
+/// The most memory that a reader may use for a report of any length.
+const MAX_READER_BYTES: isize = 256 * 1024;
+
 /// Reads bytes as both formats, in pieces. A report is within the limits of the wire.
 fn read_any(bytes: &[u8], piece: usize) {
-    let (mut json, mut text) = (JsonReader::new(WANTED), TextReader::new(WANTED));
-    for piece in bytes.chunks(piece) {
-        json.push(piece);
-        text.push(piece);
-    }
-    for reduced in [json.finish(), text.finish()].into_iter().flatten() {
+    let (of_json, json) = most_used_by(|| {
+        let mut reader = JsonReader::new(WANTED);
+        bytes.chunks(piece).for_each(|piece| reader.push(piece));
+        reader.finish()
+    });
+    let (of_text, text) = most_used_by(|| {
+        let mut reader = TextReader::new(WANTED);
+        bytes.chunks(piece).for_each(|piece| reader.push(piece));
+        reader.finish()
+    });
+    assert!(of_json.max(of_text) < MAX_READER_BYTES, "{of_json} and {of_text} bytes for {}", bytes.len());
+    for reduced in [json, text].into_iter().flatten() {
         let line = serde_json::to_string(&reduced.report).expect("encodes");
         assert!(line.len() < 1 << 20, "{} bytes", line.len());
         let again: RasReport = serde_json::from_str(&line).expect("within the limits");
         assert_eq!(again, reduced.report);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Reports that go on and on, after a beginning that is a real one.
+    #[test]
+    fn endless_reports_use_no_more_memory(
+        pattern in proptest::collection::vec(any::<u8>(), 1..200),
+        of_pattern in 0..5_usize,
+        from in any::<proptest::sample::Index>(),
+        length in any::<proptest::sample::Index>(),
+    ) {
+        let report = fixture(of_pattern).into_bytes();
+        let from = from.index(report.len());
+        let part = &report[from..from + 1 + length.index(report.len() - from)];
+        for pattern in [&pattern, part] {
+            let mut bytes = report[..from].to_vec();
+            bytes.extend(pattern.iter().copied().cycle().take(128 * 1024));
+            read_any(&bytes, BUFFER_BYTES);
+        }
     }
 }
 
@@ -386,21 +432,11 @@ proptest! {
     /// Changes bytes, and removes, repeats and moves parts of real reports.
     #[test]
     fn changed_reports_are_a_report_or_none(
-        fixture in 0..5_usize,
+        number in 0..5_usize,
         changes in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<u8>(), 0..5_u8), 1..12),
         piece in 1..5000_usize,
     ) {
-        let missing = vec![(2, true, true), (3, false, false)];
-        let mut job = job(2, 1);
-        job.push(JsonCommunicator { ranks: vec![rank(9, [u64::MAX; 5])], missing });
-        let report = match fixture {
-            0 => json("2.30.7", &job),
-            1 => json("2.28.9", &job),
-            2 => text_healthy("2.28.3"),
-            3 => text_mismatch("2.28.3"),
-            _ => text_incomplete("2.28.3"),
-        };
-        let mut bytes = report.into_bytes();
+        let mut bytes = fixture(number).into_bytes();
         for (start, length, byte, kind) in changes {
             if bytes.is_empty() {
                 break;
