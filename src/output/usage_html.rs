@@ -26,7 +26,8 @@ td:last-child{white-space:normal}
 .warn{color:var(--warn);font-weight:600}.crit{color:var(--faulty);font-weight:600}
 .busy{fill:var(--busy)}.idle{fill:var(--idle)}.free{fill:var(--free)}.faulty{fill:var(--faulty)}.unknown{fill:var(--unknown)}
 svg{width:100%;height:auto}svg text{font-size:10px;fill:currentColor}
-@media print{body{margin:0;max-width:none}td{white-space:normal}tr,svg{break-inside:avoid}*{print-color-adjust:exact}}";
+@media print{body{margin:0;padding:0;max-width:none;font-size:9pt}div{overflow:visible}th,td{padding-right:.6rem}
+td:first-child{white-space:normal;min-width:11em}td:last-child{overflow-wrap:anywhere}tr,svg{break-inside:avoid}*{print-color-adjust:exact}}";
 
 /// Draws the report. `period` is the period for people, `time` formats a time.
 pub fn html(report: &UsageReport, period: &str, time: &dyn Fn(u64) -> String) -> String {
