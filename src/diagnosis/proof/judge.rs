@@ -393,10 +393,13 @@ fn rank_numbers(mismatch: &Mismatch<'_>) -> String {
     format!("{word} {}", number_list(&ranks))
 }
 
-/// The others wait for the ranks among these that work.
+/// The others wait for the ranks among these that work. If all ranks work, nobody waits.
 fn working(facts: &Facts<'_>, positions: &[usize]) -> Option<Conclusion> {
     let works = |position: &&usize| matches!(facts.work[**position], HostWork::Works(_));
     let positions: Vec<usize> = positions.iter().filter(works).copied().collect();
+    if positions.len() == facts.ranks.list.len() {
+        return None;
+    }
     let HostWork::Works(text) = &facts.work[*positions.first()?] else { return None };
     let ranks = positions.iter().map(|position| facts.ranks.culprit_at(*position)).collect();
     let culprit = facts.culprit(ranks, CulpritReason::Works, &format!("works: {text}"), None);
