@@ -51,9 +51,14 @@ impl Examiner {
             };
             Some(Reply { id: request.reply_id()?, outcome })
         };
-        for (host, request) in self.automatic.requests_due(fleet, engine, None, now) {
-            if let Some(reply) = answer(host, &request) {
-                self.automatic.take_reply(host, &reply, fleet, engine, now);
+        // A host answers a few requests at a time, within milliseconds.
+        loop {
+            let requests = self.automatic.requests_due(fleet, engine, None, now);
+            if requests.is_empty() {
+                break;
+            }
+            for reply in requests.into_iter().filter_map(|(host, request)| Some((host, answer(host, &request)?))) {
+                self.automatic.take_reply(reply.0, &reply.1, fleet, engine, now);
             }
         }
         for finding in engine.hangs() {
@@ -90,8 +95,12 @@ impl Examiner {
         }
         let verdicts = &mut self.verdicts;
         self.others.retain_mut(|investigation| {
-            for (host, request) in investigation.requests_due(fleet, engine, now) {
-                if let Some(reply) = answer(host, &request) {
+            loop {
+                let requests = investigation.requests_due(fleet, engine, now);
+                if requests.is_empty() {
+                    break;
+                }
+                for reply in requests.into_iter().filter_map(|(host, request)| answer(host, &request)) {
                     investigation.take_reply(reply, fleet, now);
                 }
             }

@@ -181,7 +181,7 @@ impl Investigations {
             let known = self.jobs.iter().find(|examined| examined.is_about(finding));
             known.and_then(|examined| examined.completed_at).map(Moment::since_start)
         };
-        let due = engine.hangs().filter(|finding| is_due(finding, now));
+        let due = engine.hangs().filter(|finding| is_due(finding, engine.may_warn_after(fleet, finding), now));
         let mut due: Vec<(Option<Duration>, &Finding)> = due.map(|finding| (completed_at(finding), finding)).collect();
         due.sort_by_key(|(at, finding)| (*at, std::cmp::Reverse(finding.severity), finding.since.unix));
         for (_, finding) in due {
@@ -306,11 +306,14 @@ fn is_automatic(fleet: &Fleet, host: HostId) -> bool {
     config.is_some_and(|config| config.examine == ExamineRule::Automatic && config.relayed_by.is_none())
 }
 
-/// Whether the job of a finding is to be examined: it warns that the job hangs, or will soon.
-fn is_due(finding: &Finding, now: Moment) -> bool {
+/// Whether the job of a finding is to be examined: it warns that the job hangs, or may soon. `least` is the time after which such
+/// a finding warns at the earliest.
+fn is_due(finding: &Finding, least: Option<Duration>, now: Moment) -> bool {
     let warns = finding.phase == FindingPhase::Firing && finding.severity >= Severity::Warn;
     // A verdict that the job moves makes the warning a note, which is examined again.
-    let will_warn = finding.warns_after.is_some_and(|after| finding.lasted(now) + LEAD >= after);
+    let will_warn = finding
+        .warns_after
+        .is_some_and(|after| finding.lasted(now) + LEAD >= least.map_or(after, |least| least.min(after)));
     finding.is_mine
         && !finding.is_frozen
         && finding.snoozed.is_none()

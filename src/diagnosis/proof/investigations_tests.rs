@@ -41,6 +41,8 @@ struct JobTester {
     sent: Vec<(f64, HostId)>,
     /// The host that cannot be reached.
     lost: Option<usize>,
+    /// When the ranks last wrote to their logs, if they have any. They write every two minutes while they work.
+    logged_at: Option<f64>,
 }
 
 impl JobTester {
@@ -52,9 +54,14 @@ impl JobTester {
         let mut tester = RuleTester::of(vec![gpus(0..2); configs.len()], Thresholds::default());
         let configs: Vec<Arc<HostConfig>> = configs.into_iter().map(Arc::new).collect();
         tester.fleet.rearrange(&configs, tester.now());
-        let mut job = Self { tester, investigations: Investigations::default(), ranks, sent: Vec::new(), lost: None };
+        let mut job = Self::new_without_work(tester, ranks);
         job.run(900.0, true);
         job
+    }
+
+    fn new_without_work(tester: RuleTester, ranks: Ranks) -> Self {
+        let (investigations, sent) = (Investigations::default(), Vec::new());
+        Self { tester, investigations, ranks, sent, lost: None, logged_at: None }
     }
 
     /// Lets the job work, or spin, for some seconds, and examines it.
@@ -77,7 +84,11 @@ impl JobTester {
                 }
                 let first = 100 * id as u32;
                 let gpus = (0..2).map(|_| self.tester.gpu(utilization, watts, memory, 70)).collect();
-                let processes = vec![rank(first + 7, 0), rank(first + 8, 1)];
+                let mut processes = vec![rank(first + 7, 0), rank(first + 8, 1)];
+                if let Some(at) = &mut self.logged_at {
+                    *at = if works && self.tester.t >= *at + 120.0 { self.tester.t } else { *at };
+                    processes.iter_mut().for_each(|one| one.reading.log_age_seconds = Some(self.tester.t - *at));
+                }
                 self.tester.send(id, &TestSample { gpus, processes }, |_| {});
             }
             self.tester.wait(10.0);
@@ -187,6 +198,23 @@ fn the_finding_warns_with_its_culprit() {
     assert_eq!(job.sent.len(), before, "nothing is read again for ten minutes");
     job.run(60.0, false);
     assert!(job.sent.len() > before);
+}
+
+#[test]
+fn a_job_whose_log_grew_until_it_hung_is_examined_before_it_warns() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.logged_at = Some(job.tester.t);
+    job.run(900.0, true);
+    let hung_at = job.tester.t;
+    // As long as the log may go on, the finding would not warn for another quarter of an hour.
+    job.run(200.0, false);
+    assert!(job.finding().warns_after > Some(Duration::from_secs(600)), "{:?}", job.finding().warns_after);
+    job.run(300.0, false);
+    let first = job.sent.first().expect("requests").0 - hung_at;
+    assert!((195.0..=210.0).contains(&first), "105 s before the earliest warning after 300 s, not after {first} s");
+    let finding = job.finding();
+    let (fired_at, verdict) = (finding.fired_at.expect("fired"), finding.verdict.as_ref().expect("a verdict"));
+    assert!(verdict.at.since(fired_at).is_zero(), "the verdict was there before the warning");
 }
 
 #[test]
