@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     /// Limit for uploads over slow links.
-    const SIZE_LIMIT_BYTES: usize = 640 * 1024;
+    const SIZE_LIMIT_BYTES: usize = 640_000;
 
     fn sample(compressed: &'static [u8], size_bytes: usize, sha256: &'static str) -> EmbeddedProbe {
         EmbeddedProbe { arch: "x86_64", size_bytes, sha256, compressed }
