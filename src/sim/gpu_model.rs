@@ -210,7 +210,8 @@ fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
         },
         // Communication at low power alternates with computation.
         "comm" => {
-            let communicates = (context.job_time / 20.0).fract() < 0.5;
+            // No multiple of a usual interval: the samples would show the same half for hours.
+            let communicates = (context.job_time / 23.0).fract() < 0.5;
             let (watts, activity) = if communicates { (0.214 * model.limit, 6.0) } else { (0.686 * model.limit, 44.0) };
             Load {
                 utilization: rng.between(96.0, 100.0),

@@ -87,7 +87,9 @@ impl JobTester {
                 let mut processes = vec![rank(first + 7, 0), rank(first + 8, 1)];
                 if let Some(at) = &mut self.logged_at {
                     *at = if works && self.tester.t >= *at + 120.0 { self.tester.t } else { *at };
-                    processes.iter_mut().for_each(|one| one.reading.log_age_seconds = Some(self.tester.t - *at));
+                    for process in &mut processes {
+                        process.reading.log_age_seconds = Some(self.tester.t - *at);
+                    }
                 }
                 self.tester.send(id, &TestSample { gpus, processes }, |_| {});
             }

@@ -114,7 +114,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
             Escalation::two((Severity::Info, 0.0), (Severity::Warn, OVERLOADED_WARN_AFTER))
         }
         (false, _) => Escalation::one(Severity::Info, 0.0),
-        // Its workers finish something that needs no GPU.
+        // It does something that needs no GPU.
         (true, _) if works_without_the_gpu(context, job) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
         (true, true) => Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, patience)),
@@ -148,8 +148,8 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     });
 }
 
-/// Whether the GPUs of a job did nothing at all in the last ten minutes while its workers used the CPU: a job that waits for data
-/// gets some now and then.
+/// Whether the GPUs of a job did nothing at all in the last ten minutes while its workers used the CPU, or one of its processes a
+/// whole core: a job that waits for data gets some now and then. Metrics and exports may take hours on one core.
 fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     let begin = context.sample_time.t - context.limits.input_stall.warn_after;
     let rests = |gpu: &JobGpu| {
@@ -157,7 +157,11 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
         stats.and_then(|stats| stats.most_utilization).is_some_and(|most| most <= 2)
     };
     let workers: f32 = context.members(job).filter_map(|process| process.descendants_cpu).sum();
-    workers >= WORKING_PERCENT && job.gpus.iter().all(rests)
+    let computes = |process: &ProcessTrack| {
+        let workers = f64::from(process.descendants_cpu.unwrap_or(0.0)) / 100.0;
+        process.smoothed_cores.is_some_and(|cores| cores - workers >= *SINGLE_CORES.start())
+    };
+    (workers >= WORKING_PERCENT || context.members(job).any(computes)) && job.gpus.iter().all(rests)
 }
 
 /// Whether far more tasks want the CPUs of the host than there are.

@@ -57,6 +57,8 @@ pub(super) struct SpinningGpu {
     pub(super) earlier: Option<f32>,
     /// Busy at a level below that of a collective that waits.
     pub(super) is_partial: bool,
+    /// The mean memory utilisation, if it may be above that of a GPU that waits: it is far below the one at work.
+    pub(super) memory_percent: Option<f32>,
     /// Only the power tells: the memory may be in use.
     pub(super) is_hint: bool,
 }
@@ -117,6 +119,7 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
         has_worked: earlier.is_some(),
         earlier,
         is_partial: false,
+        memory_percent: None,
         is_hint: false,
     })
 }
@@ -162,6 +165,7 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
         has_worked: true,
         earlier: None,
         is_partial,
+        memory_percent: memory,
         is_hint: false,
     };
     let Some(watts) = stats.mean_power else {
@@ -250,6 +254,7 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
         has_worked: true,
         earlier: Some(earlier),
         is_partial: false,
+        memory_percent: None,
         is_hint: true,
     })
 }
@@ -278,6 +283,7 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
         has_worked,
         earlier: gpu.baseline.median_power().filter(|_| has_worked),
         is_partial: false,
+        memory_percent: None,
         is_hint: false,
     })
 }
@@ -311,6 +317,7 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
         has_worked: false,
         earlier: None,
         is_partial: false,
+        memory_percent: None,
         is_hint: stats.most_memory_utilization != Some(0),
     })
 }

@@ -395,7 +395,10 @@ fn describe_readings(context: &RuleContext, spinning: &[&SpinningGpu], lasted: f
     let utilization = spinning.iter().map(|one| one.utilization).sum::<f32>() / spinning.len().max(1) as f32;
     let busy = format!("{reads} {utilization:.0} % busy for {}", duration(lasted));
     let earlier = mean(spinning, |one| one.earlier).map_or_else(String::new, |watts| format!(" (was {watts:.0} W)"));
-    let memory = if spinning.iter().any(|one| one.is_partial) { "little memory" } else { "no memory" };
+    let most = context.limits.stuck_spin.memory_max;
+    let uses_memory =
+        |one: &&SpinningGpu| one.is_partial || one.memory_percent.is_some_and(|percent| f64::from(percent) > most);
+    let memory = if spinning.iter().any(uses_memory) { "little memory" } else { "no memory" };
     match format_power(spinning) {
         Some(power) if spinning.iter().any(|one| one.is_hint) => format!("{busy} but {draws} {power}{earlier}"),
         Some(power) => format!("{busy} but {draws} {power}{earlier} and {accesses} {memory}"),
