@@ -189,8 +189,8 @@ rules! {
                 unknown. A job that stopped at once is info first and warns after half an hour, since it may evaluate or \
                 prepare data; later if it paused that long before. Info at less than half of the earlier utilisation for \
                 20 min, or for 35 min if the cause is unknown; it warns 10 min later if twice as many tasks as CPUs want \
-                to run. Info while the GPUs do nothing at all and the workers use the CPU, or a process a whole core: they \
-                finish something.",
+                to run. Info while the GPUs do nothing at all and the workers use the CPU, or its only process a whole core: \
+                they finish something.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \

@@ -148,8 +148,9 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     });
 }
 
-/// Whether the GPUs of a job did nothing at all in the last ten minutes while its workers used the CPU, or one of its processes a
-/// whole core: a job that waits for data gets some now and then. Metrics and exports may take hours on one core.
+/// Whether the GPUs of a job did nothing at all in the last ten minutes while its workers used the CPU, or its only process a whole
+/// core: a job that waits for data gets some now and then. Metrics and exports may take hours on one core. Ranks that wait for
+/// each other may poll.
 fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     let begin = context.sample_time.t - context.limits.input_stall.warn_after;
     let rests = |gpu: &JobGpu| {
@@ -161,7 +162,9 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
         let workers = f64::from(process.descendants_cpu.unwrap_or(0.0)) / 100.0;
         process.smoothed_cores.is_some_and(|cores| cores - workers >= *SINGLE_CORES.start())
     };
-    (workers >= WORKING_PERCENT || context.members(job).any(computes)) && job.gpus.iter().all(rests)
+    let is_alone = job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
+    let works = workers >= WORKING_PERCENT || (is_alone && context.members(job).any(computes));
+    works && job.gpus.iter().all(rests)
 }
 
 /// Whether far more tasks want the CPUs of the host than there are.
