@@ -69,14 +69,15 @@ for pid in pids:
 class Machine:
     """A server: a fake driver with a scenario, and processes. Callers must call `stop`."""
 
-    def __init__(self, folder, driver, processes, threads, others, seconds, python=sys.executable, users=USERS):
+    def __init__(self, folder, driver, processes, threads, others, seconds, python=sys.executable, users=USERS,
+                 script=PROCESSES_SCRIPT):
         self.folder = folder
         folder.mkdir()
         shutil.copy(driver, folder / "libnvidia-ml.so.1")
         users = [str(pwd.getpwnam(user).pw_uid) for user in users if os.geteuid() == 0 and known_user(user)]
         sizes = [str(size) for size in (processes, threads, others, seconds)]
         # A script in a file, like that of a job: its text must not become part of the command line.
-        (folder / "train.py").write_text(PROCESSES_SCRIPT)
+        (folder / "train.py").write_text(script)
         self.processes = subprocess.Popen([python, folder / "train.py", *sizes, *users], stdin=subprocess.PIPE,
                                           stdout=subprocess.PIPE, text=True, cwd="/", start_new_session=True)
         pids = [int(word) for word in self.processes.stdout.readline().split()]
