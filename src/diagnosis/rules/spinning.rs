@@ -63,17 +63,20 @@ pub(super) struct SpinningGpu {
     pub(super) is_hint: bool,
 }
 
-/// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work.
+/// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work. Where counters
+/// show its work, it spins since the last of it at the earliest.
 pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
-    let (t, window) = (context.sample_time.t, context.limits.stuck_spin.warn_after);
-    if track.counted_work_at.is_some_and(|at| t - at < window) {
-        return None;
-    }
-    below_spin_power(context, job, gpu, track)
+    let found = below_spin_power(context, job, gpu, track)
         .or_else(|| frozen(context, job, gpu, track))
         .or_else(|| quiet_drop(context, job, gpu, track))
         .or_else(|| counters_at_rest(context, gpu, track))
-        .or_else(|| never_at_work(context, job, gpu, track))
+        .or_else(|| never_at_work(context, job, gpu, track))?;
+    let t = context.sample_time.t;
+    let Some(worked_at) = track.counted_work_at.filter(|at| t - at < context.limits.stuck_spin.warn_after) else {
+        return Some(found);
+    };
+    let (since, covered) = (found.run.since.max(worked_at), found.run.covered.min(t - worked_at));
+    (t > worked_at).then_some(SpinningGpu { run: Run { since, covered }, ..found })
 }
 
 /// Whether the power of a GPU is far below the one that it drew at work (`earlier`). An idle context draws power, too: only the
