@@ -87,7 +87,7 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
     // The probe hashes one file, itself, so the small implementation is fast enough.
     flags.push("--cfg=sha2_backend=\"soft\"".to_owned());
     flags.push("--cfg=sha2_backend_soft=\"compact\"".to_owned());
-    // Equal sequences of instructions become functions. LLVM does this for aarch64 by itself; for x86_64 it saves 9 kB.
+    // Moves equal sequences of instructions into functions. LLVM does this by default for aarch64; for x86_64 it saves 9 kB.
     flags.push("-Cllvm-args=-enable-machine-outliner=always".to_owned());
     match linker {
         Linker::Stubs { lld, stubs } => {

@@ -1,6 +1,6 @@
 //! Counts the bytes of the heap that each thread of a test uses.
 //!
-//! So the tests do not depend on how the allocator reuses memory, nor on other tests, which run on other threads.
+//! The count does not depend on how the allocator reuses memory, nor on other tests, which run on other threads.
 #![allow(unsafe_code, reason = "an allocator that passes each call on to the one of the system")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,7 +9,7 @@ use std::cell::Cell;
 thread_local! {
     /// The bytes that this thread has allocated and not freed.
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
-    /// The most of them since [`most_used_by`] began.
+    /// The maximum of [`LIVE_BYTES`] since [`most_used_by`] began.
     static MOST_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn live_bytes() -> isize {
     LIVE_BYTES.get()
 }
 
-/// The most bytes that `work` has in use at a time, beside those of before.
+/// Runs `work` and returns the maximum number of bytes that it had in use at a time, and its result.
 pub(crate) fn most_used_by<T>(work: impl FnOnce() -> T) -> (isize, T) {
     let before = LIVE_BYTES.get();
     MOST_BYTES.set(before);

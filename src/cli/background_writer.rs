@@ -69,24 +69,10 @@ impl<F: Send + 'static> BackgroundWriter<F> {
     }
 }
 
-/// Returns an error and its hint in one line, for a log or a status bar.
-pub(super) fn one_line(error: &impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    let lines = text.lines().map(str::trim).map(|line| line.strip_prefix("hint: ").unwrap_or(line));
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
-
-    #[test]
-    fn an_error_is_one_line_with_its_hint() {
-        let error = "cannot write /x: No space left on device\n  hint: free some space\n";
-        assert_eq!(one_line(&error), "cannot write /x: No space left on device; free some space");
-        assert_eq!(one_line(&"cannot write /x: Input/output error\n"), "cannot write /x: Input/output error");
-    }
 
     const DEADLINE: Duration = Duration::from_secs(5);
 

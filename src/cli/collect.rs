@@ -4,7 +4,7 @@ use super::arguments::{CollectArgs, GlobalArgs};
 use super::collector::event_loop::{Collector, ReadHosts};
 use super::collector::history::HistoryRecorder;
 use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
-use super::exit::warn;
+use super::exit::{one_line, warn};
 use super::metrics_server::MetricsServer;
 use super::replay::{Replay, ReplayError};
 use super::shared_fleet::SharedFleet;
@@ -128,14 +128,6 @@ fn read_hosts(global: &GlobalArgs, targets: &[String]) -> ReadHosts {
     })
 }
 
-/// Joins the lines of an error, because each message of the log is one line.
-fn one_line(error: &CommandError) -> String {
-    let text = error.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let text = lines.join("; ");
-    SafeText::new(text.strip_prefix("gpufleet: ").unwrap_or(&text)).to_string()
-}
-
 /// Prints a systemd user unit that starts this program.
 ///
 /// # Errors
@@ -238,11 +230,5 @@ mod tests {
              --socket /run/gpufleet/collect.sock --socket-group lab --metrics 127.0.0.1:9846 --per-process"
         );
         assert!(text.contains("loginctl enable-linger"));
-    }
-
-    #[test]
-    fn an_error_is_one_line_of_the_log() {
-        let error = CommandError::failed("cannot read lab.toml: it is a directory\n  hint: name a file in it\n");
-        assert_eq!(one_line(&error), "cannot read lab.toml: it is a directory; hint: name a file in it");
     }
 }

@@ -1,6 +1,7 @@
 //! How a command ends: its output, its error message, its exit code, and the signals that end it early.
 
 use crate::output::paint::Paint;
+use crate::wire::SafeText;
 use rustix::process::Signal;
 use std::fmt;
 use std::future::poll_fn;
@@ -100,6 +101,13 @@ pub(super) fn warn(message: &str) {
     let _ = writeln!(io::stderr(), "gpufleet: {message}");
 }
 
+/// Joins the lines of an error, for the log and the status bar, where each message is one line.
+pub(super) fn one_line(error: &impl fmt::Display) -> String {
+    let text = error.to_string();
+    let text = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+    SafeText::new(text.strip_prefix("gpufleet: ").unwrap_or(&text)).to_string()
+}
+
 /// Whether standard output takes colours.
 pub(super) fn stdout_paint() -> Paint {
     let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -186,5 +194,16 @@ pub(super) fn end_by_fatal_signal() {
     if signal != 0 {
         // If that fails, the exit code names the signal.
         let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_of_the_log() {
+        let error = CommandError::failed("cannot read lab.toml: it is a directory\n  hint: name a file in it\n");
+        assert_eq!(one_line(&error), "cannot read lab.toml: it is a directory; hint: name a file in it");
     }
 }

@@ -1,6 +1,6 @@
 //! The saved state of the diagnosis: `memory.json` in the state directory.
 
-use super::background_writer::one_line;
+use super::exit::one_line;
 use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::Moment;
 use crate::store::{Directories, read_text, rename_bad_file, try_lock, write_atomic};
@@ -242,7 +242,7 @@ mod tests {
         std::fs::write(folder.path().join("state"), "").expect("writes");
         let path = folder.path().join("state").join(NAME);
         let expected = format!(
-            "cannot read {}: Not a directory; check its directory: a part of the path is a file",
+            "cannot read {}: Not a directory; hint: check its directory: a part of the path is a file",
             path.display()
         );
         let mut file = SavedStateFile { path, saved_at: at(0), has_failed: false };

@@ -227,7 +227,7 @@ mod tests {
         let (mut writer, _) = HistoryWriter::start(&path).expect("starts");
         let name = SafeText::new(&path.to_string_lossy());
         let minute = |number: u64| 1_800_000_000 + number * 60;
-        // Between two files there is none.
+        // The file is missing until the writer has begun a new one.
         let last_minute = |path: &Path| HistoryReader::open(path).ok()?.last_minute().ok()?;
         writer.write(batch(minute(0)));
         // Only the file is moved, not what belongs to it.

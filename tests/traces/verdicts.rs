@@ -5,6 +5,7 @@ use gpufleet::cli::replay::Replay;
 use gpufleet::diagnosis::proof::investigation::{Investigation, Progress, RasQueries};
 use gpufleet::diagnosis::proof::investigations::Investigations;
 use gpufleet::diagnosis::proof::{Outcome, judge};
+use gpufleet::fleet::HostId;
 use gpufleet::wire::{Reply, ReplyOutcome, Request};
 use std::collections::BTreeSet;
 
@@ -42,7 +43,7 @@ impl Examiner {
         let now = replay.now();
         let at = player.monitor_starts() + now.since_start().as_secs_f64();
         let (fleet, engine) = replay.fleet_and_engine();
-        let answer = |host, request: &Request| {
+        let answer = |host: HostId, request: &Request| {
             let outcome = match request {
                 Request::Examine { pid, start_ticks, parts, .. } => {
                     player.examine(fleet.host(host)?.name(), *pid, *start_ticks, parts)
@@ -51,16 +52,12 @@ impl Examiner {
             };
             Some(Reply { id: request.reply_id()?, outcome })
         };
-        // A host answers a few requests at a time, within milliseconds.
-        loop {
-            let requests = self.automatic.requests_due(fleet, engine, None, now);
-            if requests.is_empty() {
-                break;
+        exchange(answer, |replies| {
+            for (host, reply) in replies {
+                self.automatic.take_reply(host, &reply, fleet, engine, now);
             }
-            for reply in requests.into_iter().filter_map(|(host, request)| Some((host, answer(host, &request)?))) {
-                self.automatic.take_reply(reply.0, &reply.1, fleet, engine, now);
-            }
-        }
+            self.automatic.requests_due(fleet, engine, None, now)
+        });
         for finding in engine.hangs() {
             let id = finding.id.to_string();
             let Some(verdict) = finding.verdict.as_ref().filter(|verdict| verdict.at == now) else { continue };
@@ -95,15 +92,12 @@ impl Examiner {
         }
         let verdicts = &mut self.verdicts;
         self.others.retain_mut(|investigation| {
-            loop {
-                let requests = investigation.requests_due(fleet, engine, now);
-                if requests.is_empty() {
-                    break;
-                }
-                for reply in requests.into_iter().filter_map(|(host, request)| answer(host, &request)) {
+            exchange(answer, |replies| {
+                for (_, reply) in replies {
                     investigation.take_reply(reply, fleet, now);
                 }
-            }
+                investigation.requests_due(fleet, engine, now)
+            });
             if investigation.progress() != Progress::Complete {
                 return true;
             }
@@ -114,5 +108,22 @@ impl Examiner {
             verdicts.push(CaseVerdict { at, findings: BTreeSet::new(), is_first: true, outcome, sentence });
             false
         });
+    }
+}
+
+/// Answers requests until none is due. `next` takes the replies to the last ones. A host answers a few at a time, within
+/// milliseconds.
+fn exchange(
+    answer: impl Fn(HostId, &Request) -> Option<Reply>,
+    mut next: impl FnMut(Vec<(HostId, Reply)>) -> Vec<(HostId, Request)>,
+) {
+    let mut replies = Vec::new();
+    loop {
+        let requests = next(replies);
+        if requests.is_empty() {
+            return;
+        }
+        let answered = requests.into_iter().filter_map(|(host, request)| Some((host, answer(host, &request)?)));
+        replies = answered.collect();
     }
 }

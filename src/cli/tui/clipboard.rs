@@ -2,7 +2,7 @@
 //! supports that.
 
 use crate::app::CopiedText;
-use crate::cli::background_writer::one_line;
+use crate::cli::exit::one_line;
 use crate::store::{Directories, write_atomic};
 use crate::wire::SafeText;
 use base64ct::{Base64, Encoding as _};

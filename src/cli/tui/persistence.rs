@@ -2,7 +2,8 @@
 
 use crate::app::{App, ViewState};
 use crate::cli::CommandError;
-use crate::cli::background_writer::{BackgroundWriter, END_LIMIT, one_line};
+use crate::cli::background_writer::{BackgroundWriter, END_LIMIT};
+use crate::cli::exit::one_line;
 use crate::cli::saved_state::{SavedStateFile, StateFileError, read_state};
 use crate::fleet::{Fleet, LogLine, Moment};
 use crate::store::{Directories, append_line, write_atomic};

@@ -65,7 +65,7 @@ pub(super) fn gpu_activity(rank: &RankEvidence) -> GpuActivity {
 
 fn activity_of_gpu(gpu: &RankGpu) -> GpuActivity {
     let Some(utilization) = gpu.utilization_percent else {
-        // One reading may be missing; a rule judges those of minutes.
+        // A single reading may be missing; the rule has judged minutes of them.
         return if gpu.waits_by_rule { GpuActivity::Spins } else { GpuActivity::Unknown };
     };
     if utilization <= IDLE_UTILIZATION {

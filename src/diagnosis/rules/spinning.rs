@@ -63,8 +63,8 @@ pub(super) struct SpinningGpu {
     pub(super) is_hint: bool,
 }
 
-/// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work. Where counters
-/// show its work, it spins since the last of it at the earliest.
+/// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work. If its counters
+/// show work, the spin begins after the last of that work.
 pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let found = below_spin_power(context, job, gpu, track)
         .or_else(|| frozen(context, job, gpu, track))
