@@ -2,9 +2,9 @@
 
 use super::{Engine, Finding, FindingPhase, Transition};
 use crate::config::{HostConfig, Thresholds};
-use crate::fleet::fixture::{TestHost, TestProcess, at};
+use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process};
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
-use crate::wire::{GpuInfo, GpuReading, Snapshot};
+use crate::wire::{Ancestor, GpuInfo, GpuReading, Snapshot};
 use std::sync::Arc;
 
 /// One sample of one host.
@@ -194,6 +194,48 @@ impl RuleTester {
     pub(super) fn notified(&self) -> usize {
         self.transitions.iter().filter(|transition| transition.notify).count()
     }
+}
+
+/// One process per GPU, all started by one torchrun.
+pub(super) fn ranks(count: u16, cores: f32) -> Vec<TestProcess> {
+    (0..count)
+        .map(|gpu| {
+            let mut rank = process(4312 + u32::from(gpu), "python train.py", &[(gpu, 70)]);
+            let torchrun =
+                Ancestor { pid: 4300, start_ticks: 9, uid: Some(1000), name: "torchrun".into(), argv: vec![] };
+            rank.facts.ancestors = vec![torchrun];
+            rank.reading.cpu_percent = Some(cores * 100.0);
+            rank
+        })
+        .collect()
+}
+
+/// Ranks at work, one per GPU.
+pub(super) fn healthy(tester: &mut RuleTester, count: u16) -> TestSample {
+    let gpus = (0..count).map(|_| tester.gpu(98, 560.0, 48, 70)).collect();
+    TestSample { gpus, processes: ranks(count, 1.4) }
+}
+
+/// Ranks whose GPUs are busy at this power and access no memory.
+pub(super) fn hung(tester: &mut RuleTester, count: u16, watts: f32, cores: f32) -> TestSample {
+    let gpus = (0..count).map(|_| tester.gpu(100, watts, 0, 70)).collect();
+    TestSample { gpus, processes: ranks(count, cores) }
+}
+
+/// A host whose job has worked for 20 minutes.
+pub(super) fn after_healthy_work(count: u16) -> RuleTester {
+    let mut tester = RuleTester::new(gpus(0..u32::from(count)));
+    tester.run(1200.0, |tester, _| healthy(tester, count));
+    assert_eq!(tester.fired(), []);
+    tester
+}
+
+/// The sample with a log of its first process that is written every ten seconds until `stopped_at`.
+pub(super) fn logging(t: f64, mut test_sample: TestSample, stopped_at: Option<f64>) -> TestSample {
+    let age = stopped_at.map_or(t % 20.0 / 2.0, |at| t - at);
+    test_sample.processes[0].facts.log_path = Some("/home/alice/run.log".into());
+    test_sample.processes[0].reading.log_age_seconds = Some(age.max(0.0).trunc());
+    test_sample
 }
 
 /// The notification of a finding with this fingerprint and severity that has just fired.

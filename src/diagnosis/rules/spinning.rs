@@ -336,3 +336,7 @@ pub(super) fn is_in_hysteresis(context: &RuleContext, track: &GpuTrack) -> bool 
         _ => false,
     }
 }
+
+#[cfg(test)]
+#[path = "spinning_tests.rs"]
+mod tests;
