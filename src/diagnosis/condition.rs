@@ -98,6 +98,9 @@ pub(super) struct Evaluation {
     pub(super) run: Option<Run>,
     /// The seconds for which the condition must be gone before the finding clears.
     pub(super) clear_after: f64,
+    /// The seconds after which it may warn. Earlier than in `escalation` if something delays the warning that may end at any
+    /// moment, or makes it a note meanwhile.
+    pub(super) may_warn_after: Option<f64>,
     /// Copied to [`Finding::at_least`].
     pub(super) at_least: bool,
     /// A condition that already holds at the first sample is preexisting.
@@ -106,11 +109,25 @@ pub(super) struct Evaluation {
 
 impl Evaluation {
     pub(super) fn new(escalation: Escalation, confidence: Confidence, clear_after: f64) -> Self {
-        Self { escalation, confidence, run: None, clear_after, at_least: false, may_be_preexisting: false }
+        let may_warn_after = escalation.warns_after();
+        Self {
+            escalation,
+            confidence,
+            run: None,
+            clear_after,
+            may_warn_after,
+            at_least: false,
+            may_be_preexisting: false,
+        }
     }
 
     pub(super) fn since(self, run: Run) -> Self {
         Self { run: Some(run), ..self }
+    }
+
+    /// If it warns at all, it may warn after these seconds already.
+    pub(super) fn delayed_from(self, seconds: f64) -> Self {
+        Self { may_warn_after: self.may_warn_after.map(|after| after.min(seconds)), ..self }
     }
 }
 

@@ -112,6 +112,7 @@ impl Conditions {
         });
         let is_warning = reached.is_some_and(|reached| reached >= Severity::Warn);
         condition.finding.warns_after = evaluation.escalation.warns_after().filter(|_| !is_warning).map(seconds);
+        condition.finding.may_warn_after = evaluation.may_warn_after.filter(|_| !is_warning).map(seconds);
         condition.touch(sample_time);
         if is_new
             || condition.severity != before

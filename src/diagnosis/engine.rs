@@ -268,19 +268,6 @@ impl Engine {
         findings.map(|(_, finding)| finding).filter(|finding| finding.rule.is_hang())
     }
 
-    /// How long a job must look hung before this finding about it warns at the earliest. A log that still grows, or an earlier wait
-    /// that ended by itself, delays the warning until it no longer counts, and then it warns at once.
-    pub(super) fn may_warn_after(&self, fleet: &Fleet, finding: &Finding) -> Option<Duration> {
-        let limits = self.thresholds_of(fleet.host(finding.host)?);
-        let seconds = match finding.rule {
-            RuleId::StuckSpin | RuleId::MissingRank => limits.stuck_spin.warn_after,
-            RuleId::StuckSpinSuspect => limits.stuck_spin_suspect.warn_after,
-            RuleId::JobStalled => limits.job_stalled.warn_after,
-            _ => return None,
-        };
-        Duration::try_from_secs_f64(seconds).ok()
-    }
-
     /// The finding after a transition; `None` if it has cleared. It looks only at the host of the transition and at the
     /// fleet: searching all findings for each transition takes hours for a recording with thousands of hosts.
     pub fn finding_of(&self, transition: &Transition) -> Option<&Finding> {

@@ -200,9 +200,11 @@ pub struct Finding {
     pub fired_at: Option<Moment>,
     /// When a pending finding will fire if the condition continues to hold.
     pub due: Option<Moment>,
-    /// How long the condition must hold until the finding is a warning or worse. `None` if it is one already, or will never be
-    /// one.
+    /// How long the condition must hold until the finding is a warning or worse. `None` if it is one already, or is a note for now.
     pub warns_after: Option<Duration>,
+    /// How long at the earliest: a log that grows delays the warning, or a rank that seems to work makes the finding a note, and
+    /// both may end at any moment.
+    pub may_warn_after: Option<Duration>,
     /// The verdict of the last examination of the job. Only findings about jobs that hang have one.
     pub verdict: Option<Box<FindingVerdict>>,
     /// The host that the finding is listed under. It means nothing if `hosts` is empty.
@@ -335,6 +337,7 @@ impl Finding {
             fired_at: None,
             due: None,
             warns_after: None,
+            may_warn_after: None,
             verdict: None,
             host,
             hosts: Vec::new(),

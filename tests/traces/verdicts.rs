@@ -58,16 +58,18 @@ impl Examiner {
             }
             self.automatic.requests_due(fleet, engine, None, now)
         });
+        // A finding that takes over from another one gets its verdict.
         for finding in engine.hangs() {
             let id = finding.id.to_string();
-            let Some(verdict) = finding.verdict.as_ref().filter(|verdict| verdict.at == now) else { continue };
+            let Some(verdict) = &finding.verdict else { continue };
+            let at = player.monitor_starts() + verdict.at.since_start().as_secs_f64();
             let sentence = verdict.sentence.to_string();
             let same = |known: &&mut CaseVerdict| {
                 known.at.total_cmp(&at).is_eq() && known.outcome == verdict.outcome && known.sentence == sentence
             };
             let is_known = self.verdicts.iter().any(|known| known.findings.contains(&id));
             if let Some(known) = self.verdicts.iter_mut().find(same) {
-                known.is_first &= !is_known;
+                known.is_first &= !is_known || known.findings.contains(&id);
                 known.findings.insert(id);
             } else {
                 let findings = BTreeSet::from([id]);

@@ -17,6 +17,8 @@ use std::time::Duration;
 const LEAD: Duration = Duration::from_secs(MIN_APART.as_secs() + 45);
 /// The time between two examinations of one job.
 const PERIOD: Duration = Duration::from_secs(600);
+/// The time between them if the first one may be outdated when the finding warns.
+const PERIOD_BEFORE_WARNING: Duration = Duration::from_secs(120);
 /// The number of jobs that are examined at a time.
 const MAX_RUNNING: usize = 8;
 /// The number of jobs with an examination; further ones wait until one of them has ended.
@@ -43,6 +45,8 @@ struct ExaminedJob {
     /// `None` after it was completed and is not kept.
     investigation: Option<Investigation>,
     progress: Progress,
+    /// Whether it began when the finding warned, or was about to.
+    is_for_warning: bool,
     /// When it was completed.
     completed_at: Option<Moment>,
     /// The last verdict, for findings that take over from those that had it.
@@ -52,6 +56,16 @@ struct ExaminedJob {
 impl ExaminedJob {
     fn is_running(&self) -> bool {
         self.completed_at.is_none()
+    }
+
+    /// Whether it was completed so recently that its verdict still holds.
+    fn is_recent(&self, finding: &Finding, is_for_warning: bool, now: Moment) -> bool {
+        // An examination from before the hang was about an earlier one.
+        let Some(at) = self.completed_at.filter(|at| !finding.began_after(*at)) else { return false };
+        let is_early = is_for_warning && !self.is_for_warning;
+        // It moved before the finding fired. It may have hung since.
+        let moved = finding.moves() && finding.fired_at.is_some_and(|fired_at| fired_at > at);
+        now.since(at) < if is_early || moved { PERIOD_BEFORE_WARNING } else { PERIOD }
     }
 
     fn is_about(&self, finding: &Finding) -> bool {
@@ -124,7 +138,8 @@ impl Investigations {
         let verdict = self.remove_same(fleet, (host, &job), &investigation);
         let progress = investigation.progress();
         let investigation = Some(investigation);
-        self.jobs.push(ExaminedJob { host, job, investigation, progress, completed_at: None, verdict });
+        let is_for_warning = true;
+        self.jobs.push(ExaminedJob { host, job, investigation, progress, is_for_warning, completed_at: None, verdict });
     }
 
     /// Takes the verdict of a report: the job needs no other examination for some time.
@@ -142,6 +157,7 @@ impl Investigations {
             job: job.clone(),
             investigation: None,
             progress: Progress::Complete,
+            is_for_warning: true,
             completed_at: Some(now),
             verdict: Some(verdict),
         });
@@ -181,7 +197,7 @@ impl Investigations {
             let known = self.jobs.iter().find(|examined| examined.is_about(finding));
             known.and_then(|examined| examined.completed_at).map(Moment::since_start)
         };
-        let due = engine.hangs().filter(|finding| is_due(finding, engine.may_warn_after(fleet, finding), now));
+        let due = engine.hangs().filter(|finding| is_due(finding, now));
         let mut due: Vec<(Option<Duration>, &Finding)> = due.map(|finding| (completed_at(finding), finding)).collect();
         due.sort_by_key(|(at, finding)| (*at, std::cmp::Reverse(finding.severity), finding.since.unix));
         for (_, finding) in due {
@@ -197,11 +213,9 @@ impl Investigations {
                 continue;
             }
             let known = self.jobs.iter().position(|examined| examined.is_about(finding));
-            match known.map(|index| self.jobs[index].completed_at) {
-                // It was completed a short time ago. An examination from before the hang was about an earlier one.
-                Some(Some(completed_at)) if now.since(completed_at) < PERIOD && !finding.began_after(completed_at) => {
-                    continue;
-                }
+            let is_for_warning = warns_soon(finding, now);
+            match known.map(|index| &self.jobs[index]) {
+                Some(examined) if examined.is_recent(finding, is_for_warning, now) => continue,
                 None if self.jobs.len() >= MAX_JOBS => continue,
                 Some(_) | None => {}
             }
@@ -215,6 +229,7 @@ impl Investigations {
                 host,
                 job: job.clone(),
                 progress: Progress::FirstReading,
+                is_for_warning,
                 completed_at: (!may_examine).then_some(now),
                 investigation: may_examine.then_some(investigation),
                 verdict: known.and_then(|index| self.jobs[index].verdict.take()),
@@ -306,18 +321,23 @@ fn is_automatic(fleet: &Fleet, host: HostId) -> bool {
     config.is_some_and(|config| config.examine == ExamineRule::Automatic && config.relayed_by.is_none())
 }
 
-/// Whether the job of a finding is to be examined: it warns that the job hangs, or may soon. `least` is the time after which such
-/// a finding warns at the earliest.
-fn is_due(finding: &Finding, least: Option<Duration>, now: Moment) -> bool {
-    let warns = finding.phase == FindingPhase::Firing && finding.severity >= Severity::Warn;
+/// Whether the job of a finding is to be examined: it warns that the job hangs, or may soon.
+fn is_due(finding: &Finding, now: Moment) -> bool {
     // A verdict that the job moves makes the warning a note, which is examined again.
-    let will_warn = finding
-        .warns_after
-        .is_some_and(|after| finding.lasted(now) + LEAD >= least.map_or(after, |least| least.min(after)));
-    finding.is_mine
-        && !finding.is_frozen
-        && finding.snoozed.is_none()
-        && (warns || will_warn || (finding.phase == FindingPhase::Firing && finding.moves()))
+    let is_note = finding.phase == FindingPhase::Firing && finding.moves();
+    let is_due = warns_soon(finding, now) || lasts_almost(finding, finding.may_warn_after, now) || is_note;
+    is_due && finding.is_mine && !finding.is_frozen && finding.snoozed.is_none()
+}
+
+/// Whether a finding warns, or is about to.
+fn warns_soon(finding: &Finding, now: Moment) -> bool {
+    let warns = finding.phase == FindingPhase::Firing && finding.severity >= Severity::Warn;
+    warns || lasts_almost(finding, finding.warns_after, now)
+}
+
+/// Whether a finding has lasted for almost this time.
+fn lasts_almost(finding: &Finding, time: Option<Duration>, now: Moment) -> bool {
+    time.is_some_and(|time| finding.lasted(now) + LEAD >= time)
 }
 
 #[cfg(test)]

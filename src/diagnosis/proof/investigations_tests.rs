@@ -8,7 +8,9 @@ use crate::diagnosis::{Confidence, Transition};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostUpdate, LinkError, LinkErrorKind};
 use crate::output::notification::{Notification, summary};
-use crate::wire::{Examination, ExaminationPart, Owner, ProcessExamination, ProcessState, ReplyOutcome, ThreadReading};
+use crate::wire::{
+    Examination, ExaminationPart, GpuReading, Owner, ProcessExamination, ProcessState, ReplyOutcome, ThreadReading,
+};
 use std::sync::Arc;
 
 /// The state of the ranks of the job in the answers of the probe. They are processes 7 and 8, and 107 and 108 on a second host.
@@ -41,6 +43,10 @@ struct JobTester {
     sent: Vec<(f64, HostId)>,
     /// The host that cannot be reached.
     lost: Option<usize>,
+    /// While the job hangs, the GPU of rank 8 rests. Otherwise it spins, as that of rank 7.
+    second_rests: bool,
+    /// The CPU usage of rank 8 meanwhile.
+    rest_cpu_percent: f32,
     /// When the ranks last wrote to their logs, if they have any. They write every two minutes while they work.
     logged_at: Option<f64>,
 }
@@ -61,7 +67,16 @@ impl JobTester {
 
     fn new_without_work(tester: RuleTester, ranks: Ranks) -> Self {
         let (investigations, sent) = (Investigations::default(), Vec::new());
-        Self { tester, investigations, ranks, sent, lost: None, logged_at: None }
+        Self {
+            tester,
+            investigations,
+            ranks,
+            sent,
+            lost: None,
+            second_rests: false,
+            rest_cpu_percent: 0.0,
+            logged_at: None,
+        }
     }
 
     /// Lets the job work, or spin, for some seconds, and examines it.
@@ -71,6 +86,17 @@ impl JobTester {
             self.run_alone(10.0, works);
             self.examine();
         }
+    }
+
+    /// Lets the job hang until a finding warns.
+    fn run_until_it_warns(&mut self) {
+        for _ in 0..100 {
+            if !self.notified().is_empty() {
+                return;
+            }
+            self.run(10.0, false);
+        }
+        panic!("nothing warned within 1,000 s");
     }
 
     /// Lets the job work, or spin, for some seconds.
@@ -83,8 +109,13 @@ impl JobTester {
                     continue;
                 }
                 let first = 100 * id as u32;
-                let gpus = (0..2).map(|_| self.tester.gpu(utilization, watts, memory, 70)).collect();
+                let mut gpus: Vec<GpuReading> =
+                    (0..2).map(|_| self.tester.gpu(utilization, watts, memory, 70)).collect();
                 let mut processes = vec![rank(first + 7, 0), rank(first + 8, 1)];
+                if self.second_rests && !works {
+                    gpus[1] = self.tester.gpu(0, 129.0, 0, 70);
+                    processes[1].reading.cpu_percent = Some(self.rest_cpu_percent);
+                }
                 if let Some(at) = &mut self.logged_at {
                     *at = if works && self.tester.t >= *at + 120.0 { self.tester.t } else { *at };
                     for process in &mut processes {
@@ -211,12 +242,58 @@ fn a_job_whose_log_grew_until_it_hung_is_examined_before_it_warns() {
     // As long as the log may go on, the finding would not warn for another quarter of an hour.
     job.run(200.0, false);
     assert!(job.finding().warns_after > Some(Duration::from_secs(600)), "{:?}", job.finding().warns_after);
-    job.run(300.0, false);
+    job.run_until_it_warns();
     let first = job.sent.first().expect("requests").0 - hung_at;
     assert!((195.0..=210.0).contains(&first), "105 s before the earliest warning after 300 s, not after {first} s");
-    let finding = job.finding();
-    let (fired_at, verdict) = (finding.fired_at.expect("fired"), finding.verdict.as_ref().expect("a verdict"));
-    assert!(verdict.at.since(fired_at).is_zero(), "the verdict was there before the warning");
+    assert_eq!(job.outcome(), Some(Outcome::Likely), "the verdict was there before the warning");
+}
+
+#[test]
+fn a_job_whose_resting_rank_may_work_at_first_is_examined_before_it_warns() {
+    let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));
+    job.second_rests = true;
+    let hung_at = job.tester.t;
+    job.run(200.0, false);
+    let sentence = &job.finding().sentence;
+    assert!(sentence.contains("shows signs of life"), "it would be a note: {sentence}");
+    job.run_until_it_warns();
+    let first = job.sent.first().expect("requests").0 - hung_at;
+    assert!((195.0..=210.0).contains(&first), "105 s before the earliest warning after 300 s, not after {first} s");
+    let verdict = job.tester.finding("missing-rank").verdict.as_ref();
+    assert_eq!(verdict.map(|verdict| verdict.outcome), Some(Outcome::Likely), "it was there before the warning");
+}
+
+#[test]
+fn a_job_is_examined_again_when_a_rank_that_seemed_to_work_rests() {
+    let mut job = JobTester::new(Ranks::Wait, HostConfig::named(""));
+    job.second_rests = true;
+    // The rank evaluates for ten minutes.
+    job.rest_cpu_percent = 100.0;
+    job.run(600.0, false);
+    let early = job.sent.len();
+    assert!(early > 0 && job.notified().is_empty(), "{early} requests");
+    job.ranks = Ranks::OneIsStopped;
+    job.rest_cpu_percent = 0.0;
+    let rests_at = job.tester.t;
+    job.run(300.0, false);
+    assert_eq!(job.notified().len(), 1);
+    let finding = job.tester.engine.hangs().find(|finding| finding.severity >= Severity::Warn).expect("a warning");
+    let verdict = finding.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.outcome, Outcome::Likely);
+    let warned_at = finding.fired_at.expect("fired").since_start().as_secs_f64();
+    let delay = verdict.at.since_start().as_secs_f64() - warned_at;
+    assert!(delay <= 75.0, "{delay} s after the warning, {} s after the end of the work", warned_at - rests_at);
+}
+
+#[test]
+fn a_job_that_moved_shortly_before_it_would_have_warned_is_examined_again_soon() {
+    let mut job = JobTester::new(Ranks::Move, HostConfig::named(""));
+    job.run(290.0, false);
+    assert_eq!(job.outcome(), Some(Outcome::NotHung));
+    job.ranks = Ranks::OneIsStopped;
+    job.run(200.0, false);
+    assert_eq!((job.outcome(), job.finding().severity), (Some(Outcome::Likely), Severity::Warn));
+    assert_eq!(job.notified().len(), 1);
 }
 
 #[test]
@@ -450,8 +527,8 @@ fn a_report_that_has_ended_counts_as_an_examination() {
     job.run(180.0, false);
     let key = job.finding().job.clone().expect("a job");
     let verdict = FindingVerdict {
-        outcome: Outcome::NotHung,
-        sentence: "the job moves".into(),
+        outcome: Outcome::Suspected,
+        sentence: "nothing tells why".into(),
         culprits: Vec::new(),
         at: job.tester.now(),
         until: job.tester.now().plus(FindingVerdict::VALID),
@@ -461,7 +538,7 @@ fn a_report_that_has_ended_counts_as_an_examination() {
     let report = Investigation::new(fleet, HostId(0), &key, RasQueries::AsConfigured, 1);
     job.investigations.note_report(fleet, (HostId(0), &key), &report, verdict, job.tester.now());
     job.run(400.0, false);
-    assert_eq!((job.outcome(), job.sent.len()), (Some(Outcome::NotHung), 0));
+    assert_eq!((job.outcome(), job.sent.len()), (Some(Outcome::Suspected), 0));
     job.run(220.0, false);
     assert!(!job.sent.is_empty(), "ten minutes have passed");
 }

@@ -30,7 +30,8 @@ pub(super) fn unanswered(
     let Some(escalation) = escalation(context, job, clients, rest) else { return false };
     let since = rest.since.max(waited.since);
     let run = Run { since, covered: rest.covered.min(waited.covered).min(t - since) };
-    let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
+    let least = context.limits.job_stalled.warn_after;
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).delayed_from(least).since(run);
     conditions.met(RuleId::JobStalled, target, evaluation, |lasted, _| {
         let who = if clients.count == 1 { "client waits" } else { "clients wait" };
         let sentence = format!(

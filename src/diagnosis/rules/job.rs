@@ -110,7 +110,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         (false, false) => Escalation::one(Severity::Info, warn_after),
     };
     let confidence = if is_idle_batch || never_began { Confidence::Suspected } else { Confidence::Likely };
-    let evaluation = Evaluation::new(escalation, confidence, 60.0).since(run);
+    let evaluation = Evaluation::new(escalation, confidence, 60.0).delayed_from(limits.warn_after).since(run);
     conditions.met(RuleId::JobStalled, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(job.positions());
         let before = match (is_idle_batch, never_began) {

@@ -36,6 +36,9 @@ const NEVER_AT_WORK_VARIATION: f64 = 0.015;
 /// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
 /// at most 64 channels (NCCL user guide, NCCL_MAX_CTAS).
 const WAITING_SM_PERCENT: f32 = 50.0;
+/// How long counters must show rest until the GPU counts as spinning, as a share of the time after which the job warns. Its finding
+/// is then pending soon enough for an examination before the warning.
+const COUNTED_REST_SHARE: f64 = 0.6;
 /// Without a power limit, the current power of a waiting GPU divided by its median at work, at most. GB10: 15 to 27 W
 /// against 45 W (vllm#46097).
 const UNLIMITED_POWER: f64 = 0.5;
@@ -266,7 +269,9 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
 /// power. Without earlier work in the counters, the program may never use any of them.
 fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
-    let run = track.counter_rest_run.filter(|run| run.reaches(context.sample_time.t, limits.warn_after))?;
+    // A sample can fall into a pause between two operations.
+    let least = COUNTED_REST_SHARE * limits.warn_after;
+    let run = track.counter_rest_run.filter(|run| run.reaches(context.sample_time.t, least))?;
     // A kernel that waits occupies few SMs. One that fills them all may compute in registers.
     let fills_gpu = track.resting_sm_percent.is_some_and(|percent| percent > WAITING_SM_PERCENT);
     if !gpu.is_exclusive || fills_gpu {

@@ -1,5 +1,5 @@
 use crate::diagnosis::testing::{RuleTester, TestSample, after_healthy_work, healthy, hung, logging, ranks};
-use crate::diagnosis::Confidence;
+use crate::diagnosis::{Confidence, FindingPhase};
 use crate::fleet::fixture::{TestProcess, gpus};
 use crate::wire::GpuReading;
 
@@ -169,6 +169,29 @@ fn counters_at_rest_show_a_spin_at_any_power() {
     assert_eq!(run(420.0, rest, Some(99.0)), [], "computes in registers on every SM");
     for works in [(3.0, 0.4, 2e6), (0.0, 6.0, 2e6), (0.0, 0.4, 3e8), (1.4, 0.4, 2e6), (0.0, 2.6, 2e6)] {
         assert_eq!(run(420.0, works, Some(12.0)), [], "{works:?}");
+    }
+}
+
+/// The examination of the job must begin before the warning, so that the warning can name the culprit.
+#[test]
+fn a_hang_is_pending_minutes_before_its_warning_where_counters_showed_the_work() {
+    for (watts, memory) in [(104.0, 0), (420.0, 8)] {
+        let hang = |tester: &mut RuleTester, _: f64| {
+            let mut test_sample = counted(tester, watts, (0.0, 0.4, 2e6), Some(12.0));
+            for gpu in &mut test_sample.gpus {
+                gpu.memory_utilization_percent = Some(memory);
+            }
+            test_sample
+        };
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(1200.0, |tester, _| counted(tester, 600.0, (32.0, 24.0, 40e9), Some(95.0)));
+        tester.run(190.0, hang);
+        let pending = tester.finding("stuck-spin");
+        assert_eq!((pending.phase, pending.may_warn_after.is_some()), (FindingPhase::Pending, true), "{watts} W");
+        tester.run(100.0, hang);
+        assert_eq!(tester.firing(), [], "{watts} W");
+        tester.run(40.0, hang);
+        assert_eq!(tester.firing(), [("stuck-spin", "warn")], "{watts} W");
     }
 }
 

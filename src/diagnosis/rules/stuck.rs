@@ -97,7 +97,9 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         false if is_certain => Confidence::Certain,
         false => Confidence::Likely,
     };
-    let evaluation = Evaluation::new(escalation(0.0), confidence, limits.clear_after);
+    // A growing log delays the warning, and a rank that seems to work makes it a note. Both may end at any moment.
+    let may_warn_after = (!is_partial && !is_explained(context, job)).then_some(limits.warn_after);
+    let evaluation = Evaluation { may_warn_after, ..Evaluation::new(escalation(0.0), confidence, limits.clear_after) };
     // missing-rank says more than stuck-spin, so it gets the time to fire first.
     let grace = if missing.idle_run.is_some() || missing.has_outdated_part { MISSING_RANK_GRACE } else { 0.0 };
     conditions.met(
@@ -324,8 +326,9 @@ fn suspect(
     } else {
         Escalation::one(severity, after)
     };
-    let evaluation =
-        Evaluation::new(escalation, confidence, context.limits.stuck_spin.clear_after).since(earliest(unseen));
+    let evaluation = Evaluation::new(escalation, confidence, context.limits.stuck_spin.clear_after)
+        .delayed_from(limits.warn_after)
+        .since(earliest(unseen));
     conditions.met(RuleId::StuckSpinSuspect, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(unseen.iter().map(|spinning| spinning.position));
         let doubt = match (job.is_model_server, unseen.iter().any(|spinning| spinning.has_worked)) {
