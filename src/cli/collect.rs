@@ -69,6 +69,7 @@ fn start_history(store: Option<&Path>) -> Result<Option<HistoryRecorder>, Comman
             Ok(Some(HistoryRecorder::new(writer)))
         }
         Err(error @ HistoryError::Locked { .. }) => Err(CommandError::failed(error)),
+        // A newer gpufleet has written it.
         Err(error) => {
             warn(&format!("{error}; the hosts are watched without a history"));
             Ok(None)
@@ -131,17 +132,20 @@ fn read_hosts(global: &GlobalArgs, targets: &[String]) -> ReadHosts {
 /// Prints a systemd user unit that starts this program.
 ///
 /// # Errors
-/// The path of this program is unknown.
-pub fn print_unit(arguments: &CollectArgs) -> Result<ExitCode, CommandError> {
+/// The path of this program is unknown, or the fleet is simulated.
+pub fn print_unit(global: &GlobalArgs, arguments: &CollectArgs) -> Result<ExitCode, CommandError> {
+    if global.demo {
+        return Err(CommandError::usage("--print-unit and --demo exclude each other\n  hint: leave one of them out"));
+    }
     let program = std::env::current_exe()
         .map_err(|error| CommandError::failed(format!("cannot find the path of this program: {error}")))?;
     let folder = std::env::current_dir().unwrap_or_default();
-    print(&unit(&program, &folder, arguments))?;
+    print(&unit(&program, &folder, global, arguments))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The unit. Files among the targets become absolute, because a service starts in another folder.
-fn unit(program: &Path, folder: &Path, arguments: &CollectArgs) -> String {
+fn unit(program: &Path, folder: &Path, global: &GlobalArgs, arguments: &CollectArgs) -> String {
     let absolute = |target: &String| {
         let is_file = target.contains('/') && !target.contains("://");
         let is_toml = Path::new(target).extension().is_some_and(|extension| extension == "toml");
@@ -155,7 +159,16 @@ fn unit(program: &Path, folder: &Path, arguments: &CollectArgs) -> String {
         path.as_ref().map(|path| [name.to_owned(), folder.join(path).to_string_lossy().into_owned()])
     };
     let group = arguments.socket_group.as_ref().map(|group| ["--socket-group".to_owned(), group.clone()]);
-    let pairs = [path("--store", &arguments.store), path("--socket", &arguments.socket), group, metrics];
+    let interval = global.interval.map(|interval| ["--interval".to_owned(), format!("{}ms", interval.as_millis())]);
+    let pairs = [
+        interval,
+        path("--identity-file", &global.identity_file),
+        path("--ssh-config", &global.ssh_config),
+        path("--store", &arguments.store),
+        path("--socket", &arguments.socket),
+        group,
+        metrics,
+    ];
     let options = pairs.into_iter().flatten().flatten().chain(per_process);
     let targets = arguments.targets.iter().map(absolute);
     let words: Vec<String> = words.into_iter().chain(targets).chain(options).map(|word| quoted(&word)).collect();
@@ -208,6 +221,8 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::arguments::Cli;
+    use clap::Parser as _;
 
     #[test]
     fn the_unit_has_absolute_paths_and_quoted_words() {
@@ -222,11 +237,14 @@ mod tests {
             metrics: Some(([127, 0, 0, 1], 9846).into()),
             per_process: true,
         };
-        let text = unit(Path::new("/usr/bin/gpufleet"), Path::new("/home/ann"), &arguments);
+        let command = ["gpufleet", "--interval", "5s", "--identity-file", "k", "--ssh-config", "/etc/lab", "collect"];
+        let global = Cli::try_parse_from(command).expect("parses").global;
+        let text = unit(Path::new("/usr/bin/gpufleet"), Path::new("/home/ann"), &global, &arguments);
         let start = text.lines().find(|line| line.starts_with("ExecStart=")).expect("a command");
         assert_eq!(
             start,
-            "ExecStart=/usr/bin/gpufleet collect /home/ann/lab.toml gpu1 @rack1 \"/home/ann/my hosts/a%%b.toml\" ssh://gpu$$2 --store /home/ann/lab.db \
+            "ExecStart=/usr/bin/gpufleet collect /home/ann/lab.toml gpu1 @rack1 \"/home/ann/my hosts/a%%b.toml\" ssh://gpu$$2 --interval 5000ms \
+             --identity-file /home/ann/k --ssh-config /etc/lab --store /home/ann/lab.db \
              --socket /run/gpufleet/collect.sock --socket-group lab --metrics 127.0.0.1:9846 --per-process"
         );
         assert!(text.contains("loginctl enable-linger"));

@@ -53,7 +53,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
         Some(Command::Man(arguments)) => man::run(arguments),
         Some(Command::Report(arguments)) => report::run(arguments),
         Some(Command::Schema(arguments)) => schema::run(arguments),
-        Some(Command::Collect(arguments)) if arguments.print_unit => collect::print_unit(arguments),
+        Some(Command::Collect(arguments)) if arguments.print_unit => collect::print_unit(&cli.global, arguments),
         Some(Command::Collect(CollectArgs { import: Some(recording), store, .. })) => {
             collect::import(recording, store.as_deref())
         }

@@ -10,6 +10,7 @@ use crate::config::Prices;
 use crate::output::usage_html::html;
 use crate::output::usage_report::{ReportData, ReportGroup, UsageReport};
 use crate::store::history::{DAY, QUARTER};
+use crate::store::history_reader::GpuTotal;
 use crate::store::{Directories, HistoryError, HistoryReader, write_atomic};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -34,6 +35,8 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
     if since >= until {
         return Err(CommandError::usage("the period is empty\n  hint: --since must be before --until"));
     }
+    // Time to come has no readings, which would count as unknown.
+    let until = until.min(now.as_second());
     let quarter = QUARTER as i64;
     let from = since.max(0) / quarter * quarter;
     let until = (until.max(0) + quarter - 1) / quarter * quarter;
@@ -51,12 +54,10 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
         ReportBy::Job => ReportGroup::Job,
         ReportBy::Day => ReportGroup::Day,
     };
-    let offset = i64::from(zone.to_offset(Timestamp::from_second(until).unwrap_or(now)).seconds());
     let path = history_path(arguments.store.as_deref())?;
     let report = read(
         &HistoryReader::open(&path).map_err(CommandError::failed)?,
         (from as u64, until as u64),
-        offset,
         by,
         &prices,
         &zone,
@@ -80,24 +81,60 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
 fn read(
     history: &HistoryReader,
     (from, until): (u64, u64),
-    offset: i64,
     by: ReportGroup,
     prices: &Prices,
     zone: &TimeZone,
 ) -> Result<UsageReport, HistoryError> {
     // Days of local time need quarter-hours. Over more than a quarter of a year, days of UTC are read instead.
-    let is_long = until - from > 92 * DAY;
-    let offset = if is_long { 0 } else { offset };
-    let days = history.gpu_totals(from, until, Some((DAY, offset)))?;
+    let zone = if until - from > 92 * DAY { &TimeZone::UTC } else { zone };
+    let days = days_of(from, until, zone);
+    let gpus = day_totals(history, &days)?;
+    let days: Vec<(u64, u64)> = days.iter().map(|day| (day.start, day.end)).collect();
     let jobs = history.job_totals(from, until)?;
     let hosts = history.host_totals(from, until)?;
     let findings = history.findings(from, until)?;
-    let data = ReportData { from, until, days: &days, jobs: &jobs, hosts: &hosts, findings: &findings };
-    let date = |start: u64| {
-        let zone = if is_long { &TimeZone::UTC } else { zone };
-        format_time(start.cast_signed(), zone, "%Y-%m-%d")
-    };
+    let data = ReportData { from, until, days: &days, gpus: &gpus, jobs: &jobs, hosts: &hosts, findings: &findings };
+    let date = |start: u64| format_time(start.cast_signed(), zone, "%Y-%m-%d");
     Ok(UsageReport::new(&data, by, prices, &date))
+}
+
+/// A day, or the part of it that is in the period, in seconds since 1970.
+#[derive(Debug, PartialEq, Eq)]
+struct Day {
+    start: u64,
+    end: u64,
+    /// Offset of local time from UTC at its start, in seconds.
+    offset: i64,
+}
+
+/// The days of `from..until` in this zone. A day on which the clocks change has 23 or 25 hours.
+fn days_of(from: u64, until: u64, zone: &TimeZone) -> Vec<Day> {
+    let mut days = Vec::new();
+    let mut start = from;
+    while start < until {
+        let Ok(time) = Timestamp::from_second(start.cast_signed()) else { break };
+        let local = time.to_zoned(zone.clone());
+        let next = local.date().tomorrow().and_then(|date| date.to_zoned(zone.clone()));
+        let next = next.map_or(start + DAY, |next| next.timestamp().as_second().max(0).cast_unsigned());
+        let end = if next > start { next.min(until) } else { until };
+        days.push(Day { start, end, offset: i64::from(local.offset().seconds()) });
+        start = end;
+    }
+    days
+}
+
+/// The sums of each GPU by day. Days with the same offset from UTC are read together.
+fn day_totals(history: &HistoryReader, days: &[Day]) -> Result<Vec<(u64, GpuTotal)>, HistoryError> {
+    let mut totals = Vec::new();
+    for run in days.chunk_by(|day, next| day.offset == next.offset) {
+        let ([first, ..], [.., last]) = (run, run) else { continue };
+        for (start, total) in history.gpu_totals(first.start, last.end, Some((DAY, first.offset)))? {
+            // The first day may begin within its period, and the last hour of a day with 25 is a period of its own.
+            let day = run.partition_point(|day| day.start <= start.max(first.start)).saturating_sub(1);
+            totals.push((run[day].start, total));
+        }
+    }
+    Ok(totals)
 }
 
 fn format_time(seconds: i64, zone: &TimeZone, format: &str) -> String {
@@ -128,6 +165,72 @@ fn parse_time(text: &str, now: Timestamp, zone: &TimeZone) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::History;
+    use crate::store::history::{Batch, GpuName, HostRow, MINUTE};
+    use crate::store::rollup::{GpuRow, StateSeconds};
+
+    #[test]
+    fn days_are_those_of_local_time_also_when_the_clocks_change() {
+        // Central Europe: the clocks go forward on 29 March 2026 and back on 25 October.
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a zone");
+        let days = |from: &str, until: &str| {
+            let seconds = |text| parse_time(text, Timestamp::UNIX_EPOCH, &zone).expect("a time").cast_unsigned();
+            let days = days_of(seconds(from), seconds(until), &zone);
+            let text = |day: &Day| {
+                let date = format_time(day.start.cast_signed(), &zone, "%d %H:%M");
+                (date, (day.end - day.start) as f64 / 3600.0, day.offset)
+            };
+            days.iter().map(text).collect::<Vec<_>>()
+        };
+        let day = |text: &str, hours: f64, offset: i64| (text.to_owned(), hours, offset);
+        assert_eq!(
+            days("2026-03-28", "2026-03-31"),
+            [day("28 00:00", 24.0, 3600), day("29 00:00", 23.0, 3600), day("30 00:00", 24.0, 7200)]
+        );
+        assert_eq!(
+            days("2026-10-24T10:00:00Z", "2026-10-26T12:00:00Z"),
+            [day("24 12:00", 12.0, 7200), day("25 00:00", 25.0, 7200), day("26 00:00", 13.0, 3600)]
+        );
+    }
+
+    #[test]
+    fn the_days_of_a_report_have_the_readings_of_local_days() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a zone");
+        let seconds = |text| parse_time(text, Timestamp::UNIX_EPOCH, &zone).expect("a time").cast_unsigned();
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("history.sqlite");
+        let (mut history, _) = History::open(&path).expect("a history");
+        let gpu = GpuName { host: "a".into(), uuid: "GPU-1".into(), index: 0, model: None, memory_mib: None };
+        // The first and the last minute of each day are busy. There is no reading on the 30th.
+        for (day, next) in [("2026-03-28", "2026-03-29"), ("2026-03-29", "2026-03-30"), ("2026-03-31", "2026-04-01")] {
+            for start in [seconds(day), seconds(next) - MINUTE] {
+                let states = StateSeconds { busy: 60, ..StateSeconds::default() };
+                let row = GpuRow { samples: 1, states, ..GpuRow::default() };
+                let host = HostRow { reachable_seconds: 60, ..HostRow::default() };
+                let (gpus, hosts) = (vec![(gpu.clone(), row)], vec![("a".into(), host)]);
+                history.write(&Batch { start, gpus, hosts, ..Batch::default() }).expect("written");
+            }
+        }
+        history.finish().expect("rolled up");
+        let reader = HistoryReader::open(&path).expect("a history");
+        let period = (seconds("2026-03-28"), seconds("2026-04-01"));
+        let report = read(&reader, period, ReportGroup::Day, &Prices::default(), &zone).expect("a report");
+        let rows: Vec<_> = report
+            .rows
+            .iter()
+            .map(|row| (row.name.as_str(), (row.usage.used_hours * 60.0).round(), row.usage.unknown_hours))
+            .map(|(name, minutes, hours)| (name, minutes, hours.map(f64::round)))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("2026-03-28", 2.0, Some(24.0)),
+                ("2026-03-29", 2.0, Some(23.0)),
+                ("2026-03-30", 0.0, Some(24.0)),
+                ("2026-03-31", 2.0, Some(24.0))
+            ]
+        );
+    }
 
     #[test]
     fn times_are_relative_or_dates() {

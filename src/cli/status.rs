@@ -2,7 +2,7 @@
 
 use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
 use super::command_context::CommandContext;
-use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
+use super::exit::{INCOMPLETE, Written, stdout_paint, warn, write_out};
 use super::saved_state::SavedStateFile;
 use super::status_csv::{self, CsvPrinter};
 use super::terminal_prompts::{NextUpdate, Prompter};
@@ -26,6 +26,9 @@ use unicode_width::UnicodeWidthChar as _;
 /// A condition that was seen for less than this is no finding yet: a single look cannot judge it.
 const SHORTEST_FINDING: Duration = Duration::from_secs(10);
 
+/// How long a collector that is started again may take until it answers.
+const RESTART_LIMIT: Duration = Duration::from_secs(15);
+
 /// Waits for the fleet and prints it. The exit code tells whether every host reported.
 pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCode, CommandError> {
     let mut printer = Printer {
@@ -48,7 +51,10 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
         && !setup.simulated
         && let Some(answer) = ask_local(&setup.hosts, printer.needed_facts(), setup.clock)
     {
-        return repeat_answers(&setup, answer, &mut printer, arguments.watch).await;
+        if let Some(code) = repeat_answers(&setup, answer, &mut printer, arguments.watch).await? {
+            return Ok(code);
+        }
+        warn("the collector no longer answers, so the hosts are asked");
     }
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
@@ -87,23 +93,34 @@ fn exit_code(have_all_reported: bool) -> ExitCode {
     if have_all_reported { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) }
 }
 
-/// Prints the answer of the collector on this machine, and with a period asks it again and again.
+/// Prints the answer of the collector on this machine, and with a period asks it again and again. Returns the exit code, or `None`
+/// if the collector does not answer any more. One that is started again answers after some seconds.
 async fn repeat_answers(
     setup: &CommandContext,
     mut answer: CollectorAnswer,
     printer: &mut Printer,
     period: Option<Duration>,
-) -> Result<ExitCode, CommandError> {
+) -> Result<Option<ExitCode>, CommandError> {
     let mut exit_signals = ExitSignals::new()?;
     loop {
         let is_read = printer.print_answer(&answer, period)? == Written::All;
-        let Some(period) = period.filter(|_| is_read) else { return Ok(exit_code(answer.all_reported())) };
-        tokio::select! {
-            _ = exit_signals.next() => return Ok(exit_code(answer.all_reported())),
-            () = tokio::time::sleep(period) => {}
-        }
-        answer = ask_local(&setup.hosts, printer.needed_facts(), setup.clock)
-            .ok_or_else(|| CommandError::failed("the collector no longer answers\n  hint: --direct asks the hosts"))?;
+        let code = Ok(Some(exit_code(answer.all_reported())));
+        let Some(period) = period.filter(|_| is_read) else { return code };
+        let answered_at = Instant::now();
+        let mut pause = period;
+        answer = loop {
+            tokio::select! {
+                _ = exit_signals.next() => return code,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if let Some(answer) = ask_local(&setup.hosts, printer.needed_facts(), setup.clock) {
+                break answer;
+            }
+            if answered_at.elapsed() >= period + RESTART_LIMIT {
+                return Ok(None);
+            }
+            pause = Duration::from_secs(1);
+        };
     }
 }
 

@@ -225,7 +225,7 @@ mod tests {
     fn the_page_is_self_contained_and_escapes_text() {
         let name = GpuName { host: "<b>".into(), uuid: "GPU-1".into(), index: 0, model: None, memory_mib: None };
         let states = StateSeconds { busy: 3600, ..StateSeconds::default() };
-        let days = [(0, GpuTotal { gpu: name, row: GpuRow { states, ..GpuRow::default() } })];
+        let gpus = [(0, GpuTotal { gpu: name, row: GpuRow { states, ..GpuRow::default() } })];
         let finding = FindingTotal {
             rule: "idle-hog".into(),
             host: "gpu1".into(),
@@ -236,7 +236,9 @@ mod tests {
             evidence: "<script>alert(1)</script>".into(),
             notified: false,
         };
-        let data = ReportData { from: 0, until: 3600, days: &days, jobs: &[], hosts: &[], findings: &[finding] };
+        let (days, findings) = ([(0, 3600)], [finding]);
+        let data =
+            ReportData { from: 0, until: 3600, days: &days, gpus: &gpus, jobs: &[], hosts: &[], findings: &findings };
         let report = UsageReport::new(&data, ReportGroup::Host, &Prices::default(), &|_| "1970-01-01".to_owned());
         let page = html(&report, "an hour", &|time| time.to_string());
         assert!(page.contains("<td>&lt;b&gt;</td>") && page.contains("&lt;script&gt;") && !page.contains("<script"));

@@ -12,10 +12,11 @@
 
 use super::csv::{encode, without_formula};
 use crate::config::{Prices, parse_indexes};
+use crate::store::history::GpuName;
 use crate::store::history_reader::{FindingTotal, GpuTotal, HostTotal, JobTotal};
 use crate::wire::SafeText;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 /// A host whose GPUs are busy for a smaller part of the known time is underused.
@@ -109,9 +110,12 @@ pub struct Usage {
     pub energy_kwh: Option<f64>,
     /// Cost by the prices that were given.
     pub cost: Option<f64>,
-    /// The weight of `utilization_percent`.
+    /// GPU-hours with readings.
     #[serde(skip)]
     known_hours: f64,
+    /// GPU-hours with a known utilization, which a GPU with MIG does not report: the weight of `utilization_percent`.
+    #[serde(skip)]
+    measured_hours: f64,
 }
 
 impl Usage {
@@ -135,6 +139,17 @@ impl Usage {
             energy_kwh,
             cost: cost(price.map(|price| price * held_hours), energy_kwh, prices),
             known_hours: hours(states.known()),
+            measured_hours: if row.utilization_permille.is_some() { hours(states.known()) } else { 0.0 },
+        }
+    }
+
+    /// A GPU without readings for this time.
+    fn without_readings(seconds: u64) -> Self {
+        Self {
+            free_hours: Some(0.0),
+            faulty_hours: Some(0.0),
+            unknown_hours: Some(seconds as f64 / SECONDS_PER_HOUR),
+            ..Self::default()
         }
     }
 
@@ -156,11 +171,12 @@ impl Usage {
 
     fn add(&mut self, other: &Self) {
         let sum = |a: Option<f64>, b: Option<f64>| if a.is_none() { b } else { Some(a? + b.unwrap_or(0.0)) };
-        let weighted = |usage: &Self| usage.utilization_percent.map(|percent| percent * usage.known_hours);
-        let known = self.known_hours + other.known_hours;
+        let weighted = |usage: &Self| usage.utilization_percent.map(|percent| percent * usage.measured_hours);
+        let measured = self.measured_hours + other.measured_hours;
         self.utilization_percent =
-            sum(weighted(self), weighted(other)).map(|sum| if known > 0.0 { sum / known } else { 0.0 });
-        self.known_hours = known;
+            sum(weighted(self), weighted(other)).map(|sum| if measured > 0.0 { sum / measured } else { 0.0 });
+        self.measured_hours = measured;
+        self.known_hours += other.known_hours;
         self.held_hours += other.held_hours;
         self.used_hours += other.used_hours;
         self.idle_held_hours += other.idle_held_hours;
@@ -248,7 +264,7 @@ pub struct ReportFinding {
     pub ended_unix_seconds: Option<u64>,
     /// The sentence with its figures.
     pub evidence: SafeText,
-    /// Whether a notification was sent.
+    /// Whether it was severe and new enough for a notification, whether or not one was set up.
     pub notified: bool,
 }
 
@@ -287,8 +303,10 @@ pub struct ReportData<'a> {
     pub from: u64,
     /// The end.
     pub until: u64,
-    /// The sums of each GPU by day; the start of the day first.
-    pub days: &'a [(u64, GpuTotal)],
+    /// The days: their starts and ends.
+    pub days: &'a [(u64, u64)],
+    /// The sums of each GPU by day; the start of the day first. A day without readings of a GPU is missing.
+    pub gpus: &'a [(u64, GpuTotal)],
     /// The jobs.
     pub jobs: &'a [JobTotal],
     /// The hosts.
@@ -304,16 +322,30 @@ impl UsageReport {
         let mut hosts: BTreeMap<SafeText, Usage> = BTreeMap::new();
         let mut gpus: BTreeMap<(SafeText, u32), (Option<SafeText>, Usage)> = BTreeMap::new();
         let mut days: BTreeMap<u64, Usage> = BTreeMap::new();
-        for (day, gpu) in data.days {
-            let usage = Usage::of_gpu(gpu, prices);
-            total.add(&usage);
-            hosts.entry(gpu.gpu.host.clone()).or_default().add(&usage);
-            days.entry(*day).or_default().add(&usage);
-            let key = (gpu.gpu.host.clone(), gpu.gpu.index);
-            gpus.entry(key).or_insert_with(|| (gpu.gpu.model.clone(), Usage::default())).1.add(&usage);
+        let mut add = |day: u64, gpu: &GpuName, usage: &Usage| {
+            total.add(usage);
+            hosts.entry(gpu.host.clone()).or_default().add(usage);
+            days.entry(day).or_default().add(usage);
+            let key = (gpu.host.clone(), gpu.index);
+            gpus.entry(key).or_insert_with(|| (gpu.model.clone(), Usage::default())).1.add(usage);
+        };
+        // The days with readings of each GPU.
+        let mut seen: BTreeMap<(&SafeText, u32), (&GpuName, BTreeSet<u64>)> = BTreeMap::new();
+        for (day, gpu) in data.gpus {
+            add(*day, &gpu.gpu, &Usage::of_gpu(gpu, prices));
+            let known = seen.entry((&gpu.gpu.host, gpu.gpu.index)).or_insert_with(|| (&gpu.gpu, BTreeSet::new()));
+            known.1.insert(*day);
+        }
+        // A host that is down for days, or a collector that is off, leaves no rows.
+        let first_days: BTreeMap<&SafeText, u64> = data.hosts.iter().map(|host| (&host.host, host.first_day)).collect();
+        for (gpu, known) in seen.values() {
+            let Some(first_day) = first_days.get(&gpu.host) else { continue };
+            for (start, end) in data.days.iter().filter(|(start, end)| end > first_day && !known.contains(start)) {
+                add(*start, gpu, &Usage::without_readings(end - start));
+            }
         }
         let models: Models<'_> = data
-            .days
+            .gpus
             .iter()
             .filter_map(|(_, gpu)| Some(((&gpu.gpu.host, gpu.gpu.index), gpu.gpu.model.as_ref()?)))
             .collect();
@@ -566,7 +598,7 @@ fn aligned(table: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::history::GpuName;
+    use crate::store::history::DAY;
     use crate::store::rollup::{GpuRow, StateSeconds};
 
     fn gpu(host: &str, index: u32, busy: u64, idle_held: u64, free: u64) -> GpuTotal {
@@ -607,11 +639,11 @@ mod tests {
     }
 
     fn report(by: ReportGroup) -> UsageReport {
-        let days = [(0, gpu("gpu1", 0, 28_800, 7200, 0)), (0, gpu("gpu2", 0, 0, 3600, 32_400))];
+        let gpus = [(0, gpu("gpu1", 0, 28_800, 7200, 0)), (0, gpu("gpu2", 0, 0, 3600, 32_400))];
         let jobs = [job("bob", 7200, 0), job("ann", 28_800, 28_800)];
         let hosts = [
-            HostTotal { host: "gpu1".into(), watched_seconds: 36_000, reachable_seconds: 35_950 },
-            HostTotal { host: "gpu2".into(), watched_seconds: 36_000, reachable_seconds: 27_000 },
+            HostTotal { host: "gpu1".into(), watched_seconds: 36_000, reachable_seconds: 35_950, first_day: 0 },
+            HostTotal { host: "gpu2".into(), watched_seconds: 36_000, reachable_seconds: 27_000, first_day: 0 },
         ];
         let finding = FindingTotal {
             rule: "idle-hog".into(),
@@ -623,7 +655,16 @@ mod tests {
             evidence: "holds 40 GiB".into(),
             notified: true,
         };
-        let data = ReportData { from: 0, until: 39_600, days: &days, jobs: &jobs, hosts: &hosts, findings: &[finding] };
+        let (days, findings) = ([(0, 39_600)], [finding]);
+        let data = ReportData {
+            from: 0,
+            until: 39_600,
+            days: &days,
+            gpus: &gpus,
+            jobs: &jobs,
+            hosts: &hosts,
+            findings: &findings,
+        };
         let prices = Prices { gpu_hour: vec![("h100".to_owned(), 2.5)], kwh: None };
         UsageReport::new(&data, by, &prices, &|_| "1970-01-01".to_owned())
     }
@@ -658,13 +699,44 @@ findings: 1 idle-hog
     }
 
     #[test]
+    fn gpus_without_a_utilization_do_not_lower_the_mean() {
+        let mut mig = gpu("gpu1", 1, 28_800, 0, 0);
+        mig.row.utilization_permille = None;
+        let (gpus, days) = ([(0, gpu("gpu1", 0, 28_800, 7200, 0)), (0, mig)], [(0, 39_600)]);
+        let data =
+            ReportData { from: 0, until: 39_600, days: &days, gpus: &gpus, jobs: &[], hosts: &[], findings: &[] };
+        let report = UsageReport::new(&data, ReportGroup::Host, &Prices::default(), &|_| String::new());
+        let usage = &report.rows[0].usage;
+        assert_eq!((usage.utilization_percent, Some(usage.used_hours)), (Some(80.0), Some(16.0)));
+    }
+
+    #[test]
+    fn days_without_readings_are_unknown_from_the_first_day_of_the_host_on() {
+        let gpus = [(2 * DAY, gpu("gpu1", 0, 3600, 0, 0)), (2 * DAY, gpu("gpu2", 0, 3600, 0, 0))];
+        let days = [(0, DAY), (DAY, 2 * DAY), (2 * DAY, 3 * DAY), (3 * DAY, 4 * DAY)];
+        let host = |name: &str, first_day| HostTotal {
+            host: name.into(),
+            watched_seconds: 0,
+            reachable_seconds: 0,
+            first_day,
+        };
+        let hosts = [host("gpu1", DAY), host("gpu2", 2 * DAY)];
+        let data =
+            ReportData { from: 0, until: 4 * DAY, days: &days, gpus: &gpus, jobs: &[], hosts: &hosts, findings: &[] };
+        let report = UsageReport::new(&data, ReportGroup::Day, &Prices::default(), &|start| (start / DAY).to_string());
+        let unknown: Vec<_> = report.rows.iter().map(|row| (row.name.as_str(), row.usage.unknown_hours)).collect();
+        assert_eq!(unknown, [("1", Some(24.0)), ("2", Some(2.0)), ("3", Some(48.0))]);
+        assert_eq!(report.total.unknown_hours, Some(74.0));
+    }
+
+    #[test]
     fn a_job_costs_the_price_of_its_own_gpus() {
         let of_model = |index, model: &str| {
             let mut total = gpu("gpu1", index, 3600, 0, 0);
             total.gpu.model = Some(model.into());
             (0, total)
         };
-        let days = [of_model(0, "NVIDIA L4"), of_model(1, "NVIDIA H100"), of_model(2, "NVIDIA T4")];
+        let totals = [of_model(0, "NVIDIA L4"), of_model(1, "NVIDIA H100"), of_model(2, "NVIDIA T4")];
         let prices = Prices { gpu_hour: vec![("H100".to_owned(), 2.5), ("L4".to_owned(), 0.5)], kwh: None };
         for (gpus, expected) in [
             ("GPU 0", Some(0.5)),
@@ -677,7 +749,9 @@ findings: 1 idle-hog
             ("no GPU", None),
         ] {
             let jobs = [JobTotal { gpus: gpus.to_owned(), ..job("ann", 3600, 3600) }];
-            let data = ReportData { from: 0, until: 7200, days: &days, jobs: &jobs, hosts: &[], findings: &[] };
+            let days = [(0, 7200)];
+            let data =
+                ReportData { from: 0, until: 7200, days: &days, gpus: &totals, jobs: &jobs, hosts: &[], findings: &[] };
             let report = UsageReport::new(&data, ReportGroup::Job, &prices, &|_| String::new());
             assert_eq!(report.rows[0].usage.cost, expected, "{gpus}");
         }

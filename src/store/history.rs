@@ -11,14 +11,12 @@
 //! `gpu_day_row`. Times are seconds since 1970. A period without a row is unknown. `PRAGMA user_version` is the version of the schema. One
 //! process writes ([`History::open`] takes a lock); others may read at the same time ([`super::HistoryReader`]).
 
-use super::rollup::{GpuRow, StateSeconds, merge_gpu_rows};
-use super::{FileLock, lock_file, rename_bad_file};
+use super::rollup::{GpuRow, GpuRowMerger, StateSeconds, merge_gpu_rows};
+use super::{FileLock, HistoryError, lock_file, rename_bad_file};
 use crate::wire::SafeText;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,8 +33,15 @@ pub const DAY: u64 = 86_400;
 const MINUTES_KEPT: u64 = 14 * DAY;
 /// How long everything else is kept.
 const REST_KEPT: u64 = 2 * 365 * DAY;
-/// A step of the clock that is longer than this deletes nothing, because the clock may be wrong.
+/// After a step of the clock that is longer than this, nothing is deleted for as long, because the clock may be wrong.
 const TRUSTED_STEP: u64 = DAY;
+/// Adds a minute of a host. One that exists is kept.
+const ADD_HOST_MINUTE: &str =
+    "INSERT INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (start, host) DO NOTHING";
+/// The same, but one that exists is completed, as after a restart. More than 60 seconds mean that the clock was set back.
+const COMPLETE_HOST_MINUTE: &str = "INSERT INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+     ON CONFLICT (start, host) DO UPDATE SET reachable_seconds = reachable_seconds + excluded.reachable_seconds
+     WHERE excluded.reachable_seconds > 0 AND reachable_seconds + excluded.reachable_seconds <= 60";
 /// How far back the late part of a minute may be, in an import.
 const RECENT: u64 = 3600;
 /// A finding that fires again within this time continues the earlier row.
@@ -142,176 +147,9 @@ pub(super) fn last_start(connection: &Connection, table: &str) -> rusqlite::Resu
     connection.query_row(&query, [], |row| row.get(0))
 }
 
-/// Error: the history cannot be used.
-#[derive(Debug)]
-pub enum HistoryError {
-    /// Another collector writes it.
-    Locked {
-        /// The path.
-        path: PathBuf,
-        /// Its process id and name, if known.
-        holder: Option<(u32, SafeText)>,
-    },
-    /// A newer gpufleet has written it.
-    Newer {
-        /// The path.
-        path: PathBuf,
-        /// The version of its schema.
-        version: i64,
-    },
-    /// An older gpufleet has written it, and no collector has upgraded it since.
-    Older {
-        /// The path.
-        path: PathBuf,
-    },
-    /// There is no history yet.
-    Missing {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The content is damaged.
-    Damaged {
-        /// The path.
-        path: PathBuf,
-        /// The message of SQLite.
-        cause: String,
-    },
-    /// The disk is full, or the disk quota of the account is used up.
-    Full {
-        /// The path.
-        path: PathBuf,
-        /// Whether it is the quota.
-        is_quota: bool,
-    },
-    /// Another operation failed.
-    Failed {
-        /// `read` or `write`.
-        operation: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        cause: String,
-    },
-    /// The file system refuses to write: it is read-only, or the disk has an error.
-    Refused {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        cause: String,
-    },
-}
-
-impl HistoryError {
-    pub(super) fn of(operation: &'static str, path: &Path, error: &rusqlite::Error) -> Self {
-        let path = path.to_owned();
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                Self::Damaged { path, cause: error.to_string() }
-            }
-            Some(ErrorCode::DiskFull) => Self::Full { path, is_quota: false },
-            _ => Self::Failed { operation, path, cause: error.to_string() },
-        }
-    }
-
-    /// Like [`Self::of`] for an error while writing, with the error of the system: "disk I/O error" of SQLite may be a quota, a
-    /// file system that became read-only, or a broken disk. Nothing may have used the connection since the error.
-    fn of_write(path: &Path, connection: &Connection, error: &rusqlite::Error) -> Self {
-        match error.sqlite_error_code().and_then(|code| system_error(connection, code)) {
-            Some(cause) if matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                Self::io("write", path, &cause)
-            }
-            Some(cause) => {
-                let cause = format!("{error}: {}", crate::wire::format::io_cause(&cause));
-                Self::Refused { path: path.to_owned(), cause }
-            }
-            None => Self::of("write", path, error),
-        }
-    }
-
-    fn io(operation: &'static str, path: &Path, error: &std::io::Error) -> Self {
-        let (path, cause) = (path.to_owned(), crate::wire::format::io_cause(error));
-        match error.kind() {
-            ErrorKind::StorageFull => Self::Full { path, is_quota: false },
-            ErrorKind::QuotaExceeded => Self::Full { path, is_quota: true },
-            ErrorKind::ReadOnlyFilesystem => Self::Refused { path, cause },
-            _ => Self::Failed { operation, path, cause },
-        }
-    }
-}
-
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
-
-/// The error of the system behind an error of SQLite, which keeps it for these two codes only.
-fn system_error(connection: &Connection, code: ErrorCode) -> Option<std::io::Error> {
-    if !matches!(code, ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) {
-        return None;
-    }
-    #[expect(unsafe_code, reason = "rusqlite has no function for it")]
-    // SAFETY: the handle belongs to an open connection, which no other thread uses, and the function only reads from it.
-    let errno = unsafe { rusqlite::ffi::sqlite3_system_errno(connection.handle()) };
-    (errno != 0).then(|| std::io::Error::from_raw_os_error(errno))
-}
-
-impl fmt::Display for HistoryError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |path: &Path| SafeText::new(&path.to_string_lossy());
-        match self {
-            Self::Locked { path, holder } => {
-                let holder = match holder {
-                    Some((pid, name)) => format!("{name} (pid {pid})"),
-                    None => "another process".to_owned(),
-                };
-                write!(
-                    formatter,
-                    "cannot write the history {}: {holder} writes it; stop that collector, or choose another file with --store",
-                    shown(path)
-                )
-            }
-            Self::Newer { path, version } => write!(
-                formatter,
-                "cannot use the history {}: a newer gpufleet has written it (version {version}, this one knows {VERSION}); \
-                 update gpufleet, or choose another file with --store",
-                shown(path)
-            ),
-            Self::Older { path } => write!(
-                formatter,
-                "cannot read the history {}: an older gpufleet has written it; start `gpufleet collect`, which upgrades it, or \
-                 name another file with --store",
-                shown(path)
-            ),
-            Self::Missing { path } => write!(
-                formatter,
-                "there is no history {}: `gpufleet collect` writes it; name another file with --store",
-                shown(path)
-            ),
-            Self::Damaged { path, cause } => write!(
-                formatter,
-                "the history {} is damaged: {cause}; `gpufleet collect` keeps it under another name when it starts, and begins \
-                 a new one; name another file with --store",
-                shown(path)
-            ),
-            Self::Full { path, is_quota } => {
-                let cause = if *is_quota { "the disk quota is used up" } else { "the disk is full" };
-                write!(formatter, "cannot write the history {}: {cause}; free some space", shown(path))
-            }
-            Self::Failed { operation, path, cause } => write!(
-                formatter,
-                "cannot {operation} the history {}: {cause}; check the owner and mode of the directory, or choose another \
-                 file with --store",
-                shown(path)
-            ),
-            Self::Refused { path, cause } => write!(
-                formatter,
-                "cannot write the history {}: {cause}; check its disk (`dmesg` names errors), or choose another file with --store",
-                shown(path)
-            ),
-        }
-    }
-}
-
-impl std::error::Error for HistoryError {}
 
 /// A GPU as the history names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -431,8 +269,10 @@ pub struct History {
     changed_quarters: BTreeSet<u64>,
     /// The last minute that was written.
     last: Option<u64>,
-    /// The clock has jumped in this run, so nothing is deleted.
-    has_jumped: bool,
+    /// Since when the clock is doubted, so that nothing is deleted, and by how much it went ahead then.
+    doubted: Option<(u64, u64)>,
+    /// Nothing has been logged about that yet.
+    has_new_doubt: bool,
     /// For an import: the rows of recent minutes that it has written. Rows that existed before are kept.
     imported: Option<BTreeSet<i64>>,
     _lock: FileLock,
@@ -486,7 +326,8 @@ impl History {
             gpus: HashMap::new(),
             changed_quarters: BTreeSet::new(),
             last: None,
-            has_jumped: false,
+            doubted: None,
+            has_new_doubt: false,
             imported: None,
             _lock: lock,
         };
@@ -523,7 +364,7 @@ impl History {
         connection.busy_timeout(BUSY_LIMIT).map_err(failed)?;
         let version = version(&connection).map_err(failed)?;
         if version > VERSION {
-            return Err(HistoryError::Newer { path: path.to_owned(), version });
+            return Err(HistoryError::Newer { path: path.to_owned(), version, known: VERSION });
         }
         let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
         if mode != "wal" {
@@ -558,10 +399,12 @@ impl History {
         let Some(last) = last else { return Ok(()) };
         self.connection.execute("UPDATE finding SET ended = ?1 WHERE ended IS NULL", [last + MINUTE])?;
         self.connection.execute("UPDATE job SET ended = last_seen WHERE ended IS NULL", [])?;
-        let rolled = last_start(&self.connection, "gpu_quarter")?.unwrap_or(0);
+        // A minute without a reading of any GPU has rows of hosts, too.
+        let rolled: Option<u64> =
+            self.connection.query_row("SELECT max(start) FROM host_quarter", [], |row| row.get(0))?;
         let mut statement =
-            self.connection.prepare("SELECT DISTINCT start / 900 * 900 FROM gpu_minute WHERE id >= ?1")?;
-        let quarters = statement.query_map([row_id(rolled, 0)], |row| row.get(0))?;
+            self.connection.prepare("SELECT DISTINCT start / 900 * 900 FROM host_minute WHERE start >= ?1")?;
+        let quarters = statement.query_map([rolled.unwrap_or(0)], |row| row.get(0))?;
         self.changed_quarters = quarters.collect::<rusqlite::Result<_>>()?;
         Ok(())
     }
@@ -595,21 +438,19 @@ impl History {
             let gpu = self.gpu_id(name)?;
             is_new |= self.add_gpu_minute(batch.start, gpu, row)?;
         }
+        let insert_host = if self.imported.is_some() { ADD_HOST_MINUTE } else { COMPLETE_HOST_MINUTE };
         for (name, row) in &batch.hosts {
             let host = self.host_id(name)?;
-            let added = self
-                .connection
-                .prepare_cached("INSERT OR IGNORE INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
-                .execute(params![
-                    batch.start,
-                    host,
-                    row.cpu_permille,
-                    row.memory_mib,
-                    row.load_hundredths,
-                    row.disk_kib_per_second,
-                    row.network_kib_per_second,
-                    row.reachable_seconds
-                ])?;
+            let added = self.connection.prepare_cached(insert_host)?.execute(params![
+                batch.start,
+                host,
+                row.cpu_permille,
+                row.memory_mib,
+                row.load_hundredths,
+                row.disk_kib_per_second,
+                row.network_kib_per_second,
+                row.reachable_seconds
+            ])?;
             // A minute without readings of GPUs has rows of hosts alone.
             is_new |= batch.gpus.is_empty() && added > 0;
         }
@@ -625,12 +466,33 @@ impl History {
             self.roll_up(*quarter)?;
             self.changed_quarters.remove(quarter);
         }
-        let step = self.last.map_or(0, |last| batch.start.saturating_sub(last));
-        self.has_jumped |= step > TRUSTED_STEP;
-        if !complete.is_empty() && !self.has_jumped {
+        if !complete.is_empty() && self.trusts_clock(batch.start) {
             self.delete_old(batch.start)?;
         }
         Ok(())
+    }
+
+    /// Whether the clock may tell which minutes are old.
+    fn trusts_clock(&mut self, start: u64) -> bool {
+        let step = self.last.map_or(0, |last| start.saturating_sub(last));
+        if step > TRUSTED_STEP {
+            self.doubted = Some((start, step));
+            self.has_new_doubt = true;
+        }
+        // It was set back, or it has gone on for a day since.
+        let trusts = |(since, step)| start + step < since || start.saturating_sub(since) >= TRUSTED_STEP;
+        self.doubted = self.doubted.filter(|doubted| !trusts(*doubted));
+        self.doubted.is_none()
+    }
+
+    /// A message for the log, once after the clock went ahead by more than a day: it jumped, or no collector was running.
+    pub(super) fn message_about_clock(&mut self) -> Option<String> {
+        let days = self.doubted.filter(|_| std::mem::take(&mut self.has_new_doubt))?.1 / DAY;
+        let plural = if days == 1 { "" } else { "s" };
+        Some(format!(
+            "the last minute in the history is {days} day{plural} old: nothing is deleted from it for a day, in case the clock is \
+             wrong (`timedatectl` shows it)"
+        ))
     }
 
     fn host_id(&mut self, name: &SafeText) -> rusqlite::Result<i64> {
@@ -669,9 +531,10 @@ impl History {
     /// set back, and the row that exists is kept. Returns whether the row was added.
     fn add_gpu_minute(&mut self, start: u64, gpu: i64, row: &GpuRow) -> rusqlite::Result<bool> {
         let earlier = read_gpu_row(&self.connection, "gpu_minute", start, gpu)?;
+        let was_deleted = self.imported.is_some() && earlier.is_none() && self.has_only_quarter(start, gpu)?;
         if let Some(imported) = &mut self.imported {
             let id = row_id(start, gpu);
-            if earlier.is_some() && !imported.contains(&id) {
+            if was_deleted || (earlier.is_some() && !imported.contains(&id)) {
                 return Ok(false);
             }
             imported.insert(id);
@@ -690,6 +553,22 @@ impl History {
         }
     }
 
+    /// Whether the history has the quarter-hour of a minute, whose minutes were deleted because of their age.
+    fn has_only_quarter(&self, start: u64, gpu: i64) -> rusqlite::Result<bool> {
+        let quarter = start / QUARTER * QUARTER;
+        if read_gpu_row(&self.connection, "gpu_quarter", quarter, gpu)?.is_none() {
+            return Ok(false);
+        }
+        let minutes = (0..QUARTER / MINUTE).map(|minute| row_id(quarter + minute * MINUTE, gpu));
+        for id in minutes {
+            let mut exists = self.connection.prepare_cached("SELECT 1 FROM gpu_minute_row WHERE id = ?1")?;
+            if exists.exists([id])? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn write_job(&mut self, quarter: u64, job: &JobRow, adds_use: bool) -> rusqlite::Result<()> {
         let host = self.host_id(&job.host)?;
         let id: i64 = self
@@ -698,7 +577,8 @@ impl History {
                 "INSERT INTO job (host, key, label, user, command, gpus, start, last_seen, ended, how_ended, memory_max_mib)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
                  ON CONFLICT (host, key) DO UPDATE SET gpus = excluded.gpus, last_seen = excluded.last_seen,
-                   command = excluded.command, ended = excluded.ended, how_ended = excluded.how_ended,
+                   user = coalesce(nullif(excluded.user, ''), user), command = coalesce(nullif(excluded.command, ''), command),
+                   ended = excluded.ended, how_ended = excluded.how_ended,
                    memory_max_mib = max(coalesce(excluded.memory_max_mib, 0), coalesce(memory_max_mib, 0))
                  RETURNING id",
             )?
@@ -781,8 +661,8 @@ impl History {
     /// Computes a quarter-hour from its minutes, and its day from quarter-hours. A quarter-hour whose minutes were deleted
     /// keeps its row.
     fn roll_up(&self, quarter: u64) -> rusqlite::Result<()> {
-        for (gpu, minutes) in gpu_rows(&self.connection, "gpu_minute", quarter, quarter + QUARTER)? {
-            let mut row = merge_gpu_rows(&minutes, QUARTER);
+        for (gpu, minutes) in merged_rows(&self.connection, "gpu_minute", quarter, quarter + QUARTER)? {
+            let mut row = minutes.row(QUARTER);
             if let Some(earlier) = read_gpu_row(&self.connection, "gpu_quarter", quarter, gpu)?
                 && earlier.states.known() > row.states.known()
             {
@@ -798,8 +678,8 @@ impl History {
             [quarter, quarter + QUARTER],
         )?;
         let day = quarter / DAY * DAY;
-        for (gpu, quarters) in gpu_rows(&self.connection, "gpu_quarter", day, day + DAY)? {
-            put_gpu_row(&self.connection, "gpu_day", day, gpu, &merge_gpu_rows(&quarters, DAY))?;
+        for (gpu, quarters) in merged_rows(&self.connection, "gpu_quarter", day, day + DAY)? {
+            put_gpu_row(&self.connection, "gpu_day", day, gpu, &quarters.row(DAY))?;
         }
         self.connection.execute(
             "INSERT OR REPLACE INTO host_day SELECT ?1, host, sum(watched_seconds), sum(reachable_seconds)
@@ -836,7 +716,7 @@ impl History {
             }
             transaction.commit()
         };
-        roll_up(self).map_err(|error| HistoryError::of("write", &self.path, &error))
+        roll_up(self).map_err(|error| HistoryError::of_write(&self.path, &self.connection, &error))
     }
 }
 
@@ -899,16 +779,21 @@ fn put_gpu_row(connection: &Connection, table: &str, start: u64, gpu: i64, row: 
     Ok(())
 }
 
-/// Returns the rows of each GPU in `from..until`.
-fn gpu_rows(connection: &Connection, table: &str, from: u64, until: u64) -> rusqlite::Result<Vec<(i64, Vec<GpuRow>)>> {
-    let mut by_gpu: HashMap<i64, Vec<GpuRow>> = HashMap::new();
+/// Joins the rows of each GPU in `from..until`.
+fn merged_rows(
+    connection: &Connection,
+    table: &str,
+    from: u64,
+    until: u64,
+) -> rusqlite::Result<HashMap<i64, GpuRowMerger>> {
+    let mut by_gpu: HashMap<i64, GpuRowMerger> = HashMap::new();
     let mut statement =
         connection.prepare_cached(&format!("SELECT gpu, {GPU_COLUMNS} FROM {table} WHERE id >= ?1 AND id < ?2"))?;
     let mut rows = statement.query([row_id(from, 0), row_id(until, 0)])?;
     while let Some(row) = rows.next()? {
-        by_gpu.entry(row.get(0)?).or_default().push(gpu_row(row, 1)?);
+        by_gpu.entry(row.get(0)?).or_default().add(&gpu_row(row, 1)?);
     }
-    Ok(by_gpu.into_iter().collect())
+    Ok(by_gpu)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Reads the history for reports: sums of GPUs and jobs over a period, findings, and how long hosts were reachable.
 
+use super::HistoryError;
 use super::history::{
-    BUSY_LIMIT, DAY, GPU_BITS, GPU_COLUMNS, GpuName, HistoryError, MINUTE, QUARTER, VERSION, gpu_row, last_start,
-    row_id, version,
+    BUSY_LIMIT, DAY, GPU_BITS, GPU_COLUMNS, GpuName, MINUTE, QUARTER, VERSION, gpu_row, last_start, row_id, version,
 };
 use super::rollup::{GpuRow, merge_gpu_rows};
 use crate::wire::SafeText;
@@ -81,6 +81,8 @@ pub struct HostTotal {
     pub watched_seconds: u64,
     /// Seconds in which it sent readings.
     pub reachable_seconds: u64,
+    /// The start of the first day of UTC in which the collector watched it, in seconds since 1970.
+    pub first_day: u64,
 }
 
 /// The history, open for reading while a collector may write it.
@@ -115,7 +117,7 @@ impl HistoryReader {
         let (connection, version) = opened.map_err(failed)?;
         match version {
             0 => Err(HistoryError::Missing { path: path.to_owned() }),
-            version if version > VERSION => Err(HistoryError::Newer { path: path.to_owned(), version }),
+            version if version > VERSION => Err(HistoryError::Newer { path: path.to_owned(), version, known: VERSION }),
             version if version < VERSION => Err(HistoryError::Older { path: path.to_owned() }),
             _ => Ok(Self { connection, path: path.to_owned() }),
         }
@@ -318,7 +320,10 @@ impl HistoryReader {
 
     /// For how long each host was watched and reachable in `from..until`.
     pub fn host_totals(&self, from: u64, until: u64) -> Result<Vec<HostTotal>, HistoryError> {
-        let query = "SELECT host.name, sum(watched), sum(reachable) FROM (
+        let query = "SELECT host.name, sum(watched), sum(reachable),
+               coalesce((SELECT min(start) FROM host_day WHERE host_day.host = part.host),
+                 (SELECT min(start) / 86400 * 86400 FROM host_minute WHERE host_minute.host = part.host), ?1)
+             FROM (
                SELECT host, watched_seconds AS watched, reachable_seconds AS reachable FROM host_quarter
                  WHERE start >= ?1 AND start < ?2
                UNION ALL SELECT host, watched_seconds, reachable_seconds FROM host_day WHERE start >= ?2 AND start < ?3
@@ -329,7 +334,12 @@ impl HistoryReader {
         let rolled = self.check::<Option<u64>>(rolled)?.map_or(from, |start| start + QUARTER).clamp(from, until);
         let (first_day, last_day) = whole_days(from, rolled);
         self.rows(query, &[from, first_day, last_day, rolled, until].map(u64::into_value), |row| {
-            Ok(HostTotal { host: text(row, 0)?, watched_seconds: row.get(1)?, reachable_seconds: row.get(2)? })
+            Ok(HostTotal {
+                host: text(row, 0)?,
+                watched_seconds: row.get(1)?,
+                reachable_seconds: row.get(2)?,
+                first_day: row.get(3)?,
+            })
         })
     }
 

@@ -167,6 +167,96 @@ fn a_repeated_import_keeps_minutes_that_came_in_parts() {
 }
 
 #[test]
+fn an_import_counts_nothing_again_whose_minutes_were_deleted() {
+    let (_folder, path) = path();
+    let import = || {
+        let mut history = open(&path);
+        history.keep_existing_minutes();
+        for minute in 0..20 {
+            history.write(&Batch { jobs: vec![job(60, None)], ..batch(T + minute * MINUTE, 60.0) }).expect("writes");
+        }
+        history.finish().expect("rolls up");
+    };
+    let held = || {
+        let reader = HistoryReader::open(&path).expect("opens");
+        let busy = reader.gpu_totals(T, T + 2 * QUARTER, None).expect("reads")[0].1.row.states.busy;
+        (busy, reader.job_totals(T, T + DAY).expect("reads")[0].held_seconds)
+    };
+    import();
+    assert_eq!(held(), (1200, 1200), "also the last quarter-hour, which is not over");
+    open(&path).delete_old(T + 20 * DAY).expect("deletes");
+    import();
+    assert_eq!(held(), (1200, 1200));
+}
+
+#[test]
+fn a_minute_of_a_host_is_completed_after_a_restart_and_not_by_a_clock_that_was_set_back() {
+    let (_folder, path) = path();
+    let reachable = || {
+        let reader = HistoryReader::open(&path).expect("opens");
+        reader.host_totals(T, T + QUARTER).expect("reads")[0].reachable_seconds
+    };
+    open(&path).write(&batch(T, 25.0)).expect("writes");
+    let mut history = open(&path);
+    history.write(&batch(T, 30.0)).expect("writes");
+    assert_eq!(reachable(), 55);
+    history.write(&batch(T, 30.0)).expect("writes");
+    assert_eq!(reachable(), 55);
+}
+
+#[test]
+fn a_quarter_hour_without_readings_is_rolled_up_after_a_restart() {
+    let (_folder, path) = path();
+    let down = |start| Batch { gpus: vec![], ..batch(start, 0.0) };
+    let mut history = open(&path);
+    history.write(&batch(T, 60.0)).expect("writes");
+    history.write(&down(T + QUARTER)).expect("writes");
+    drop(history);
+    let mut history = open(&path);
+    history.write(&batch(T + 2 * QUARTER, 60.0)).expect("writes");
+    assert_eq!(count(&history, "host_quarter"), 2);
+}
+
+#[test]
+fn the_user_and_the_command_of_a_job_are_those_that_became_known_last() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    let mut write = |start, user: &str, command: &str| {
+        let job = JobRow { user: user.into(), command: command.into(), ..job(60, None) };
+        history.write(&Batch { jobs: vec![job], ..batch(start, 60.0) }).expect("writes");
+        let reader = HistoryReader::open(&path).expect("opens");
+        let totals = reader.job_totals(T, T + DAY).expect("reads");
+        (totals[0].user.to_string(), totals[0].command.to_string())
+    };
+    assert_eq!(write(T, "1000", ""), ("1000".to_owned(), String::new()));
+    let known = ("ann".to_owned(), "python train.py".to_owned());
+    assert_eq!(write(T + 60, "ann", "python train.py"), known);
+    assert_eq!(write(T + 120, "", ""), known);
+}
+
+#[test]
+fn after_a_long_pause_nothing_is_deleted_for_a_day() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    history.write(&batch(T, 60.0)).expect("writes");
+    history.write(&batch(T + QUARTER, 60.0)).expect("writes");
+    assert_eq!(history.message_about_clock(), None);
+    drop(history);
+    let mut history = open(&path);
+    let later = T + 20 * DAY;
+    let mut write = |start| {
+        history.write(&batch(start, 60.0)).expect("writes");
+        (count(&history, "gpu_minute"), history.message_about_clock())
+    };
+    let (kept, message) = write(later);
+    let text = "the last minute in the history is 19 days old: nothing is deleted from it for a day, in case the clock is wrong \
+                (`timedatectl` shows it)";
+    assert_eq!((kept, message.as_deref()), (6, Some(text)));
+    assert_eq!(write(later + QUARTER), (8, None));
+    assert_eq!(write(later + DAY), (6, None), "those of the first day are deleted");
+}
+
+#[test]
 fn jobs_and_findings_continue_after_a_restart() {
     let (_folder, path) = path();
     let mut history = open(&path);

@@ -1,6 +1,7 @@
 //! The thread that writes the history, behind a bounded channel.
 
-use super::history::{Batch, History, HistoryError};
+use super::HistoryError;
+use super::history::{Batch, History};
 use crate::wire::SafeText;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,6 +14,8 @@ const WAITING_BATCHES: usize = 16;
 const MAX_PENDING: usize = 240;
 /// Messages that wait for the event loop; further ones are dropped.
 const WAITING_MESSAGES: usize = 64;
+/// Added to the error of a history that cannot be opened at the start.
+const BEGINS_LATER: &str = "the hosts are watched, and the last four hours are written as soon as that is possible";
 
 /// Writes batches on its own thread. Messages about failures wait for [`HistoryWriter::message`].
 pub struct HistoryWriter {
@@ -28,12 +31,17 @@ pub struct HistoryWriter {
 }
 
 impl HistoryWriter {
-    /// Opens the history and starts the thread. The second value is a message for the log.
+    /// Opens the history and starts the thread. The second value is a message for the log. A history that cannot be opened now,
+    /// because the disk is full or not mounted, is opened again before each minute.
     ///
     /// # Errors
-    /// See [`History::open`].
+    /// Another collector writes it, or a newer version has written it.
     pub fn start(path: &Path) -> Result<(Self, Option<String>), HistoryError> {
-        let (history, message) = History::open(path)?;
+        let (history, message) = match History::open(path) {
+            Ok((history, message)) => (Some(history), message),
+            Err(error @ (HistoryError::Locked { .. } | HistoryError::Newer { .. })) => return Err(error),
+            Err(error) => (None, Some(format!("{error}; {BEGINS_LATER}"))),
+        };
         let path = path.to_owned();
         let (batches, to_write) = sync_channel(WAITING_BATCHES);
         let (sender, messages) = sync_channel(WAITING_MESSAGES);
@@ -104,10 +112,9 @@ impl HistoryWriter {
 
 /// Writes until the sender is gone. A batch that cannot be written is tried again with the next one. At the end, those that
 /// still wait are lost, and the log says how many.
-fn write_all(history: History, path: &Path, batches: &Receiver<Batch>, messages: &SyncSender<String>) {
-    let mut history = Some(history);
+fn write_all(mut history: Option<History>, path: &Path, batches: &Receiver<Batch>, messages: &SyncSender<String>) {
     let mut pending: VecDeque<Batch> = VecDeque::new();
-    let (mut has_failed, mut lost) = (false, 0_u64);
+    let (mut has_failed, mut lost) = (history.is_none(), 0_u64);
     while let Ok(batch) = batches.recv() {
         pending.push_back(batch);
         while let Some(batch) = pending.front() {
@@ -159,7 +166,10 @@ fn write_one(
         let _dropped_if_behind = message.map(|message| messages.try_send(message));
         *history = Some(open);
     }
-    history.as_mut().map_or(Ok(()), |open| open.write(batch))
+    let Some(open) = history else { return Ok(()) };
+    open.write(batch)?;
+    let _dropped_if_behind = open.message_about_clock().map(|message| messages.try_send(message));
+    Ok(())
 }
 
 fn lost_minutes(count: u64) -> String {

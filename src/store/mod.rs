@@ -3,12 +3,14 @@
 mod directories;
 mod files;
 pub mod history;
+mod history_error;
 pub mod history_reader;
 mod history_writer;
 pub mod rollup;
 
 pub use directories::{Directories, NoHome};
-pub use history::{History, HistoryError};
+pub use history::History;
+pub use history_error::HistoryError;
 pub use history_reader::HistoryReader;
 pub use history_writer::HistoryWriter;
 

@@ -184,14 +184,27 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 
 /// Joins rows into the row of a longer period. Seconds without a row are unknown.
 pub fn merge_gpu_rows<'a>(rows: impl IntoIterator<Item = &'a GpuRow>, period_seconds: u64) -> GpuRow {
-    let mut merged = GpuRow::default();
-    let (mut utilization, mut memory, mut sm_activity) = (Mean::default(), Mean::default(), Mean::default());
-    for row in rows {
-        let seconds = row.states.known() as f64;
+    let mut merger = GpuRowMerger::default();
+    rows.into_iter().for_each(|row| merger.add(row));
+    merger.row(period_seconds)
+}
+
+/// Joins rows one after the other: the rows of a day of many GPUs need not be in memory.
+#[derive(Debug, Default)]
+pub(super) struct GpuRowMerger {
+    merged: GpuRow,
+    utilization: Mean,
+    memory: Mean,
+    sm_activity: Mean,
+}
+
+impl GpuRowMerger {
+    pub(super) fn add(&mut self, row: &GpuRow) {
+        let (merged, seconds) = (&mut self.merged, row.states.known() as f64);
         merged.samples += row.samples;
-        utilization.add(row.utilization_permille.map(|value| value as f64), seconds);
-        memory.add(row.memory_mib.map(|value| value as f64), seconds);
-        sm_activity.add(row.sm_activity_permille.map(|value| value as f64), seconds);
+        self.utilization.add(row.utilization_permille.map(|value| value as f64), seconds);
+        self.memory.add(row.memory_mib.map(|value| value as f64), seconds);
+        self.sm_activity.add(row.sm_activity_permille.map(|value| value as f64), seconds);
         merged.utilization_max_percent = merged.utilization_max_percent.max(row.utilization_max_percent);
         merged.memory_max_mib = merged.memory_max_mib.max(row.memory_max_mib);
         merged.temperature_max_celsius = merged.temperature_max_celsius.max(row.temperature_max_celsius);
@@ -204,11 +217,16 @@ pub fn merge_gpu_rows<'a>(rows: impl IntoIterator<Item = &'a GpuRow>, period_sec
         merged.states.faulty += row.states.faulty;
         merged.throttled_seconds += row.throttled_seconds;
     }
-    merged.states.unknown = period_seconds.saturating_sub(merged.states.known());
-    merged.utilization_permille = utilization.rounded(1.0);
-    merged.memory_mib = memory.rounded(1.0);
-    merged.sm_activity_permille = sm_activity.rounded(1.0);
-    merged
+
+    /// The row of the period.
+    pub(super) fn row(&self, period_seconds: u64) -> GpuRow {
+        let mut merged = self.merged.clone();
+        merged.states.unknown = period_seconds.saturating_sub(merged.states.known());
+        merged.utilization_permille = self.utilization.rounded(1.0);
+        merged.memory_mib = self.memory.rounded(1.0);
+        merged.sm_activity_permille = self.sm_activity.rounded(1.0);
+        merged
+    }
 }
 
 #[cfg(test)]

@@ -273,6 +273,34 @@ fn a_killed_collector_loses_nothing_that_was_written() {
     }
 }
 
+#[test]
+fn the_history_of_real_hosts_has_the_running_minute_and_the_names_of_users() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let store = lab.path("h.db").display().to_string();
+    let mut collector = CollectorProcess::start(&lab, "log", &["--store", &store, &hosts]);
+    // The probe does not know the name in its first sample.
+    let user = lab.hosts[0].sshd.user();
+    wait_until(
+        "the name of the user",
+        || collector.log(),
+        || {
+            let text = String::from_utf8(run(&lab, &["status", &hosts]).stdout).expect("UTF-8");
+            (text.contains(&user) && text.contains("from the collector on ")).then_some(())
+        },
+    );
+    assert_eq!(collector.end().0, Some(0));
+    let report = |by: &str| {
+        let output = run(&lab, &["report", "--store", &store, "--csv", "--by", by, "--since", "1h"]);
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let users = report("user");
+    let rows: Vec<&str> = users.lines().skip(1).collect();
+    assert!(rows.len() == 1 && rows[0].starts_with(&format!("{user},,")), "{users}");
+    assert!(report("gpu").lines().any(|line| line.starts_with("hgx-01:0,")), "{}", report("gpu"));
+    assert!(report("job").contains(&format!("{user} GPUs 0,1 ")), "{}", report("job"));
+}
+
 /// A tmpfs in a mount namespace of the collector. Its folder stays open, so that the files can be read after the end.
 #[test]
 fn a_full_disk_delays_minutes_and_loses_none() {
@@ -362,7 +390,10 @@ fn without_a_usable_history_the_hosts_are_watched() {
     let path = format!("{file}/history.db");
     let mut collector = CollectorProcess::start(&lab, "log", &["--store", &path, &lab.hosts_toml("")]);
     let line = collector.wait_for("cannot write the history");
-    assert!(line.ends_with("; the hosts are watched without a history"), "{line}");
+    assert!(
+        line.ends_with("; the hosts are watched, and the last four hours are written as soon as that is possible"),
+        "{line}"
+    );
     collector.wait_for("room-6: connected");
     assert_eq!(collector.end().0, Some(0));
 }
@@ -428,7 +459,8 @@ fn a_history_on_a_read_only_file_system_stays_and_the_hosts_are_watched() {
         collector.wait_for("cannot write the history"),
         format!(
             "gpufleet: cannot write the history {path}: Read-only file system; check its disk (`dmesg` names errors), or \
-             choose another file with --store; the hosts are watched without a history"
+             choose another file with --store; the hosts are watched, and the last four hours are written as soon as that is \
+             possible"
         )
     );
     collector.wait_for("hgx-01: connected");
@@ -468,7 +500,8 @@ fn without_a_writable_state_directory_the_hosts_are_watched() {
         collector.wait_for("cannot write the history"),
         format!(
             "gpufleet: cannot write the history {}: Permission denied; check the owner and mode of the directory, or choose \
-             another file with --store; the hosts are watched without a history",
+             another file with --store; the hosts are watched, and the last four hours are written as soon as that is \
+             possible",
             path("history.db")
         )
     );

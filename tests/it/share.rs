@@ -133,6 +133,33 @@ fn while_the_collector_is_stopped_the_hosts_answer_and_afterwards_it_does() {
 }
 
 #[test]
+fn a_loop_goes_on_when_the_collector_is_started_again() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let mut child = command(&lab)
+        .args(["status", "--csv", "--columns", "host,index", "--loop", "1", &hosts])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut next = || lines.next().expect("the loop goes on").expect("reads");
+    assert_eq!(next(), "host,index");
+    assert_eq!(next(), "hgx-01,0");
+    assert_eq!(collector.end().0, Some(0));
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    // Lines of the first collector may wait in the pipe.
+    for _ in 0..80 {
+        assert!(next().starts_with("hgx-01,"));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::INT).expect("a signal");
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    assert_eq!(collector.end().0, Some(0));
+}
+
+#[test]
 fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
     let lab = Lab::start(&["hgx-01"]);
     let hosts = lab.hosts_toml("");

@@ -2,7 +2,7 @@
 
 use super::state::{Applied, CollectorState, EndFuture, Observer};
 use crate::cli::exit::warn;
-use crate::diagnosis::{FindingPhase, Transition};
+use crate::diagnosis::{Finding, FindingPhase, Transition};
 use crate::fleet::{
     Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Moment, Process, format_gpu_list, slurm_end_text,
 };
@@ -80,6 +80,8 @@ impl HostMinute {
 /// A job on a host, with the use that is not written yet.
 struct Job {
     row: JobRow,
+    /// Whether the row has the name of the user and the command. The probe reads them after the first sample of a process.
+    is_named: bool,
     held: f64,
     used: f64,
     joules: f64,
@@ -89,7 +91,20 @@ struct Job {
 
 impl Job {
     fn new(row: JobRow) -> Self {
-        Self { row, held: 0.0, used: 0.0, joules: 0.0, unused: None }
+        Self { row, is_named: false, held: 0.0, used: 0.0, joules: 0.0, unused: None }
+    }
+
+    /// Takes the name of the user and the command from the first processes of which they are known.
+    fn name(&mut self, processes: &[&Process]) {
+        let named = processes.iter().find(|process| process.facts().is_some_and(|facts| facts.user.is_some()));
+        if let Some(process) = named {
+            self.row.user = process.info.who.clone();
+        }
+        let with_command = processes.iter().find(|process| process.facts().is_some_and(|facts| !facts.argv.is_empty()));
+        if let Some(process) = with_command {
+            self.row.command = command(process).clone();
+        }
+        self.is_named = named.is_some() && with_command.is_some();
     }
 
     /// Takes the whole units that are not written yet.
@@ -215,6 +230,9 @@ impl HistoryRecorder {
         for (key, (processes, held)) in &found {
             let id = (host.name().clone(), key.clone());
             let job = self.jobs.entry(id).or_insert_with(|| Job::new(new_job(host, key, processes, unix)));
+            if !job.is_named {
+                job.name(processes);
+            }
             let row = &mut job.row;
             row.last_seen = unix;
             let indexes: Vec<u32> =
@@ -320,6 +338,26 @@ impl HistoryRecorder {
         }
     }
 
+    /// Ends the findings that still fire at the end of a recording: nothing is known about them afterwards.
+    fn end_findings(&mut self, state: &CollectorState) {
+        let Some(at) = self.samples.values().map(|sampled_at| sampled_at.unix.as_secs()).max() else { return };
+        self.minutes.entry(at / MINUTE * MINUTE).or_default();
+        let fires = |finding: &&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
+        for finding in state.engine.findings().filter(fires) {
+            self.findings.push(FindingRow {
+                fingerprint: finding.id.clone(),
+                rule: finding.rule.word(),
+                host: finding.hosts.first().map(|(_, name)| name.clone()).unwrap_or_default(),
+                severity: finding.severity.word(),
+                user: finding.user.clone(),
+                at,
+                has_ended: true,
+                evidence: finding.sentence.clone(),
+                notified: false,
+            });
+        }
+    }
+
     /// Writes the minutes that are over.
     fn write_complete(&mut self, fleet: &Fleet, now: Moment) {
         let intervals = fleet.hosts().iter().map(Host::interval);
@@ -368,7 +406,12 @@ impl HistoryRecorder {
         }
         match self.sink {
             Sink::Thread(writer) => writer.finish(),
-            Sink::File(..) => Vec::new(),
+            Sink::File(mut history, result) => {
+                if let Err(error) = history.finish() {
+                    result.note(Err(error));
+                }
+                Vec::new()
+            }
         }
     }
 }
@@ -396,8 +439,9 @@ impl Observer for HistoryRecorder {
         self.jobs.retain(|(name, _), _| names.contains(name));
     }
 
-    fn finish(self: Box<Self>, state: &CollectorState, _now: Moment) -> EndFuture {
+    fn finish(mut self: Box<Self>, state: &CollectorState, _now: Moment) -> EndFuture {
         if let Sink::File(..) = self.sink {
+            self.end_findings(state);
             self.write_all(&state.fleet);
             return Box::pin(std::future::ready(Vec::new()));
         }
@@ -524,16 +568,20 @@ fn allocated_job(host: &Host, key: &SafeText, job: &JobKey, slurm_job: &SlurmJob
     }
 }
 
+/// The command of the launcher of a process, or its own.
+fn command(process: &Process) -> &SafeText {
+    process.info.launcher.as_ref().map_or(&process.info.command, |launcher| &launcher.command)
+}
+
 fn new_job(host: &Host, key: &SafeText, processes: &[&Process], unix: u64) -> JobRow {
     let info = processes.first().map(|process| &process.info);
     let oldest = processes.iter().filter_map(|process| process.reading.age_seconds).fold(0.0, f64::max);
-    let command = info.map(|info| info.launcher.as_ref().map_or(&info.command, |launcher| &launcher.command));
     JobRow {
         host: host.name().clone(),
         key: key.clone(),
         label: info.map(|info| SafeText::from(info.job.to_string())).unwrap_or_default(),
         user: info.map(|info| info.who.clone()).unwrap_or_default(),
-        command: command.cloned().unwrap_or_default(),
+        command: processes.first().map(|process| command(process).clone()).unwrap_or_default(),
         gpus: String::new(),
         start: unix.saturating_sub(oldest.clamp(0.0, unix as f64) as u64),
         last_seen: unix,

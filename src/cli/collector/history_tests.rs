@@ -142,6 +142,35 @@ fn gpus_that_slurm_allocated_count_for_the_job_also_without_a_process() {
 }
 
 #[test]
+fn a_job_belongs_to_the_user_whose_name_arrives_after_the_first_sample() {
+    let mut recorded = Recorded::new();
+    let process = ProcessSample::new(7, ("ann", 1000), "python train.py", &[(0, 40)]);
+    let mut first = process.clone();
+    (first.facts.user, first.facts.argv) = (None, Vec::new());
+    recorded.run(T, 2, &[first], None);
+    recorded.run(T + 2, 300, &[process], None);
+    let (reader, _folder) = recorded.finish();
+    let totals = reader.job_totals(T, T + 3600).expect("reads");
+    let [job] = &totals[..] else { panic!("{totals:?}") };
+    assert_eq!((&*job.user, &*job.command), ("ann", "python train.py"));
+}
+
+#[test]
+fn a_finding_that_fires_at_the_end_of_a_recording_ends_with_it() {
+    let mut recorded = Recorded::new();
+    let mut holder = ProcessSample::new(7, ("ann", 1000), "python train.py", &[(0, 40)]);
+    holder.facts.ancestors.clear();
+    holder.reading.state = Some(crate::wire::ProcessState::Stopped);
+    recorded.run(T, 1200, &[holder], None);
+    let (reader, _folder) = recorded.finish();
+    let findings = reader.findings(T, T + 3600).expect("reads");
+    assert!(!findings.is_empty(), "a stopped process that holds a GPU");
+    for finding in findings {
+        assert!(finding.ended.is_some_and(|ended| (T + 1190..=T + 1200).contains(&ended)), "{finding:?}");
+    }
+}
+
+#[test]
 fn the_end_that_slurm_tells_is_stored_also_if_it_comes_later() {
     let mut recorded = Recorded::new();
     let process = |pid: u32, job: &str| {
