@@ -2,9 +2,9 @@
 //! to the sampling thread, and [`Output`] writes lines from both threads, and from those that examine a process.
 
 use super::decimal::thousandths;
-use super::examine::{Examinations, ExamineRequest};
+use super::examine::{Examinations, ExamineRequest, RequestedReading};
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
-use super::process_requests::{ProcessIdentity, SeenProgram, environment, log_tail, send_signal};
+use super::process_requests::{ProcessIdentity, SeenProgram, send_signal};
 use super::sampler::{MAX_INTERVAL, MIN_INTERVAL, clamp_interval};
 use crate::wire::codec::{LineBuffer, decode_json, encode};
 use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
@@ -166,7 +166,7 @@ pub(crate) fn listen<O: AsFd + Send + Sync + 'static>(
     }
 }
 
-/// Handles one request line. Returns the answer, if the request has one. `examine` starts an examination, which sends its
+/// Handles one request line. Returns the answer, if the request has one. `examine` starts a reading that may block, which sends its
 /// answer later, and returns an outcome if it is refused.
 fn handle_request(
     line: &[u8],
@@ -216,15 +216,18 @@ fn handle_request(
             }
             reply(id, outcome)
         }
-        Ok(Request::Environment { id, boot_id: target_boot_id, pid, start_ticks }) => {
-            reply(id, environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))
+        // A file server that does not answer must not delay heartbeats.
+        Ok(Request::Environment { id, boot_id, pid, start_ticks }) => {
+            let reading = RequestedReading::Environment;
+            examine(ExamineRequest { id, boot_id, pid, start_ticks, reading }).and_then(|outcome| reply(id, outcome))
         }
-        Ok(Request::LogTail { id, boot_id: target_boot_id, pid, start_ticks }) => {
-            reply(id, log_tail(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))
+        Ok(Request::LogTail { id, boot_id, pid, start_ticks }) => {
+            let reading = RequestedReading::LogTail;
+            examine(ExamineRequest { id, boot_id, pid, start_ticks, reading }).and_then(|outcome| reply(id, outcome))
         }
         Ok(Request::Examine { id, boot_id, pid, start_ticks, parts, accept_ras_risk }) => {
-            let request = ExamineRequest { id, boot_id, pid, start_ticks, parts, accept_ras_risk };
-            examine(request).and_then(|outcome| reply(id, outcome))
+            let reading = RequestedReading::Examination { parts, accept_ras_risk };
+            examine(ExamineRequest { id, boot_id, pid, start_ticks, reading }).and_then(|outcome| reply(id, outcome))
         }
         Err(error) => {
             control.note(format!("a request was not understood: {error}"));
@@ -583,7 +586,8 @@ mod tests {
     #[test]
     fn an_examination_that_is_refused_is_answered_at_once() {
         let mut refuse = |request: ExamineRequest| {
-            assert_eq!((request.id, request.pid, request.accept_ras_risk), (4, 2, true));
+            let reading = RequestedReading::Examination { parts: Vec::new(), accept_ras_risk: true };
+            assert_eq!((request.id, request.pid, request.reading), (4, 2, reading));
             Some(ReplyOutcome::Gone)
         };
         let line = br#"{"examine":{"id":4,"boot_id":"b","pid":2,"start_ticks":3,"parts":[],"accept_ras_risk":true}}"#;

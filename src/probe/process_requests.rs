@@ -1,7 +1,7 @@
 //! Requests about one process: send a signal, return its environment, return the end of its log.
 
 use super::answer_slot::AnswerSlot;
-use super::blocking::spawn_thread;
+use super::blocking::{ThreadLimit, spawn_thread};
 use super::examine::job_variables;
 use super::process_facts::has_other_command;
 use super::procfs::{FileReader, Stat, real_uid};
@@ -149,16 +149,16 @@ fn pidfd_send_signal_error(error: Errno) -> ReplyOutcome {
 
 /// Returns the variables of the job in `/proc/PID/environ` of a process of this user, with secrets redacted. They are those at
 /// the start of the program, without later changes.
-pub(crate) fn environment(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+pub(crate) fn environment(target: ProcessIdentity<'_>, boot_id: Option<&str>, readers: &ThreadLimit) -> ReplyOutcome {
     let timeout_message = "the environment could not be read within 3 s: the process hangs in the kernel";
-    in_background(target, boot_id, timeout_message, read_environment)
+    in_background(target, boot_id, timeout_message, readers, read_environment)
 }
 
 /// Returns the last lines of the regular file behind standard output, or else standard error, of a process of this
 /// user.
-pub(crate) fn log_tail(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+pub(crate) fn log_tail(target: ProcessIdentity<'_>, boot_id: Option<&str>, readers: &ThreadLimit) -> ReplyOutcome {
     let timeout_message = "the log could not be read within 3 s: its file system hangs";
-    in_background(target, boot_id, timeout_message, read_log_tail)
+    in_background(target, boot_id, timeout_message, readers, read_log_tail)
 }
 
 /// Calls `read` on a separate thread, which is left behind if it does not return in time. The reply is then
@@ -167,6 +167,7 @@ fn in_background(
     target: ProcessIdentity<'_>,
     boot_id: Option<&str>,
     timeout_message: &str,
+    readers: &ThreadLimit,
     read: fn(u32) -> ReplyOutcome,
 ) -> ReplyOutcome {
     let mut reader = FileReader::default();
@@ -175,8 +176,8 @@ fn in_background(
     }
     let (slot, pid) = (Arc::new(AnswerSlot::default()), target.pid);
     let answer_slot = Arc::clone(&slot);
-    if let Err(error) = spawn_thread("read", STACK_BYTES, Box::new(move || answer_slot.put(read(pid)))) {
-        return refused(format!("cannot start a thread: {error}"));
+    if !readers.spawn(Box::new(move || answer_slot.put(read(pid)))) {
+        return refused("no thread can be started: those of earlier requests may hang in the kernel");
     }
     let Some(outcome) = slot.take(READ_TIMEOUT) else {
         return refused(timeout_message);
@@ -264,6 +265,10 @@ fn refused(reason: impl Into<SafeText>) -> ReplyOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn readers() -> ThreadLimit {
+        ThreadLimit::new(1)
+    }
     use std::io::Write;
     use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;
@@ -308,7 +313,7 @@ mod tests {
             .env("RANK", "3")
             .env("NCCL_SOCKET_IFNAME", "a b\x1b[2J");
         let job = SleepProcess::start(command.stdout(Stdio::null()));
-        let outcome = environment(job.target(), Some(BOOT));
+        let outcome = environment(job.target(), Some(BOOT), &readers());
         let ReplyOutcome::Environment(mut variables) = outcome else { panic!("{outcome:?}") };
         variables.sort();
         assert_eq!(variables, ["NCCL_API_KEY=***", "NCCL_DEBUG=INFO", "NCCL_SOCKET_IFNAME=a b␛[2J", "RANK=3"]);
@@ -323,7 +328,10 @@ mod tests {
         }
         let job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
         let _held = HANGS.lock();
-        assert_eq!(in_background(job.target(), Some(BOOT), "it hangs", hang), ReplyOutcome::Refused("it hangs".into()));
+        assert_eq!(
+            in_background(job.target(), Some(BOOT), "it hangs", &readers(), hang),
+            ReplyOutcome::Refused("it hangs".into())
+        );
     }
 
     #[test]
@@ -333,21 +341,27 @@ mod tests {
         let later = ProcessIdentity { start_ticks: target.start_ticks + 1, ..target };
         let rebooted = ProcessIdentity { boot_id: "other", ..target };
         for inspect in [environment, log_tail] {
-            assert_eq!(inspect(later, Some(BOOT)), ReplyOutcome::Reused);
-            assert_eq!(inspect(rebooted, Some(BOOT)), ReplyOutcome::Reused);
-            assert_eq!(inspect(target, None), ReplyOutcome::Refused("the host's boot id cannot be read".into()));
-            assert_eq!(inspect(ProcessIdentity { pid: 4_194_305, ..target }, Some(BOOT)), ReplyOutcome::Gone);
+            assert_eq!(inspect(later, Some(BOOT), &readers()), ReplyOutcome::Reused);
+            assert_eq!(inspect(rebooted, Some(BOOT), &readers()), ReplyOutcome::Reused);
+            assert_eq!(
+                inspect(target, None, &readers()),
+                ReplyOutcome::Refused("the host's boot id cannot be read".into())
+            );
+            assert_eq!(
+                inspect(ProcessIdentity { pid: 4_194_305, ..target }, Some(BOOT), &readers()),
+                ReplyOutcome::Gone
+            );
             for pid in [0, 1] {
                 let refusal = format!("pid {pid} cannot be inspected");
                 assert_eq!(
-                    inspect(ProcessIdentity { pid, ..target }, Some(BOOT)),
+                    inspect(ProcessIdentity { pid, ..target }, Some(BOOT), &readers()),
                     ReplyOutcome::Refused(refusal.into())
                 );
             }
         }
         let refusal = "standard output and standard error are not regular files";
         let quiet = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()));
-        assert_eq!(log_tail(quiet.target(), Some(BOOT)), ReplyOutcome::Refused(refusal.into()));
+        assert_eq!(log_tail(quiet.target(), Some(BOOT), &readers()), ReplyOutcome::Refused(refusal.into()));
     }
 
     #[test]
@@ -365,8 +379,8 @@ mod tests {
         }
         let stat = reader.read_process(pid, "stat", 4096).ok().and_then(Stat::parse).unwrap();
         let target = ProcessIdentity { boot_id: BOOT, pid, start_ticks: stat.start_ticks };
-        assert_eq!(environment(target, Some(BOOT)), ReplyOutcome::NotPermitted);
-        assert_eq!(log_tail(target, Some(BOOT)), ReplyOutcome::NotPermitted);
+        assert_eq!(environment(target, Some(BOOT), &readers()), ReplyOutcome::NotPermitted);
+        assert_eq!(log_tail(target, Some(BOOT), &readers()), ReplyOutcome::NotPermitted);
     }
 
     #[test]
@@ -379,7 +393,7 @@ mod tests {
         }
         write!(log, " 10%|#\r 20%|##\r").unwrap();
         let job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(log));
-        let ReplyOutcome::LogTail { path: log_path, lines } = log_tail(job.target(), Some(BOOT)) else {
+        let ReplyOutcome::LogTail { path: log_path, lines } = log_tail(job.target(), Some(BOOT), &readers()) else {
             panic!("no log")
         };
         assert_eq!(Some(&*log_path), path.to_str());

@@ -27,21 +27,21 @@ pub(super) use process::variables as job_variables;
 use super::answer_slot::AnswerSlot;
 use super::blocking::ThreadLimit;
 use super::policy::Policy;
-use super::process_requests::{ProcessIdentity, check_own_process};
+use super::process_requests::{ProcessIdentity, check_own_process, environment, log_tail};
 use super::procfs::FileReader;
 use super::ras::{RasTarget, read_report};
 use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Message, ReplyOutcome, SafeText};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of examinations at a time.
+/// Maximum number of requests at a time.
 const MAX_EXAMINATIONS: usize = 8;
 /// Maximum number of threads that read for them: five parts, and one more for the facts of a process that may block.
 const MAX_READERS: usize = 6 * MAX_EXAMINATIONS;
 /// Time between two readings.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A request to examine a process.
+/// A request to read something of a process, which may block.
 #[derive(Debug, Clone)]
 pub(crate) struct ExamineRequest {
     /// Id of the reply.
@@ -49,9 +49,22 @@ pub(crate) struct ExamineRequest {
     pub(crate) boot_id: SafeText,
     pub(crate) pid: u32,
     pub(crate) start_ticks: u64,
-    pub(crate) parts: Vec<ExaminationPart>,
-    /// Query NCCL RAS even if that may crash the job.
-    pub(crate) accept_ras_risk: bool,
+    pub(crate) reading: RequestedReading,
+}
+
+/// What to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestedReading {
+    /// The parts of an examination.
+    Examination {
+        parts: Vec<ExaminationPart>,
+        /// Query NCCL RAS even if that may crash the job.
+        accept_ras_risk: bool,
+    },
+    /// The variables of its job.
+    Environment,
+    /// The end of its log.
+    LogTail,
 }
 
 /// The examinations in progress.
@@ -78,13 +91,23 @@ impl Examinations {
         boot_id: Option<&str>,
         send: Box<dyn FnOnce(Message) + Send>,
     ) -> Result<(), ReplyOutcome> {
-        if policy.forbids_examine {
+        if policy.forbids_examine && matches!(request.reading, RequestedReading::Examination { .. }) {
             let reason = "the administrator of this host forbids it (allow_examine in policy.json)";
             return Err(ReplyOutcome::Refused(reason.into()));
         }
         let (forbids_ras, readers, boot_id) = (policy.forbids_ras, self.readers.clone(), boot_id.map(str::to_owned));
         let work = move || {
-            let outcome = examine(&request, forbids_ras, boot_id.as_deref(), &readers, &SOURCES);
+            let target =
+                ProcessIdentity { boot_id: &request.boot_id, pid: request.pid, start_ticks: request.start_ticks };
+            let boot_id = boot_id.as_deref();
+            let outcome = match &request.reading {
+                RequestedReading::Examination { parts, accept_ras_risk } => {
+                    let wanted = Wanted { parts, accept_ras_risk: *accept_ras_risk, forbids_ras };
+                    examine(target, &wanted, boot_id, &readers, &SOURCES)
+                }
+                RequestedReading::Environment => environment(target, boot_id, &readers),
+                RequestedReading::LogTail => log_tail(target, boot_id, &readers),
+            };
             send(cut::reply_that_fits(request.id, outcome));
         };
         if self.running.spawn(Box::new(work)) {
@@ -123,16 +146,22 @@ fn time_limit(part: ExaminationPart) -> Duration {
     })
 }
 
+/// The parts of an examination, and what it may do.
+struct Wanted<'a> {
+    parts: &'a [ExaminationPart],
+    accept_ras_risk: bool,
+    forbids_ras: bool,
+}
+
 /// Reads the requested parts at the same time. `boot_id` is that of this host.
 fn examine(
-    request: &ExamineRequest,
-    forbids_ras: bool,
+    target: ProcessIdentity<'_>,
+    wanted: &Wanted<'_>,
     boot_id: Option<&str>,
     readers: &ThreadLimit,
     sources: &Sources,
 ) -> ReplyOutcome {
-    let (pid, accept_ras_risk) = (request.pid, request.accept_ras_risk);
-    let target = ProcessIdentity { boot_id: &request.boot_id, pid, start_ticks: request.start_ticks };
+    let (pid, accept_ras_risk) = (target.pid, wanted.accept_ras_risk);
     let mut reader = FileReader::default();
     if let Err(refusal) = check_own_process(target, boot_id, &mut reader) {
         return refusal;
@@ -140,11 +169,11 @@ fn examine(
     let started = Instant::now();
     let mut examination = Examination::default();
     let mut pending = Vec::new();
-    for (at, &part) in request.parts.iter().enumerate() {
-        if request.parts[..at].contains(&part) {
+    for (at, &part) in wanted.parts.iter().enumerate() {
+        if wanted.parts[..at].contains(&part) {
             continue;
         }
-        if forbids_ras && part == ExaminationPart::Ras {
+        if wanted.forbids_ras && part == ExaminationPart::Ras {
             let reason = "the administrator of this host forbids queries of NCCL RAS (allow_ras in policy.json)";
             examination.refused.push(ExaminationRefusal::new(part, reason, "ask the administrator of the host"));
             continue;
@@ -273,7 +302,19 @@ mod tests {
     const QUICK: Sources = Sources { read: read_quickly, limit: quick_limit };
 
     fn outcome(request: &ExamineRequest, forbids_ras: bool, sources: &Sources) -> ReplyOutcome {
-        examine(request, forbids_ras, Some(BOOT), &ThreadLimit::new(MAX_READERS), sources)
+        outcome_with(request, forbids_ras, &ThreadLimit::new(MAX_READERS), sources)
+    }
+
+    fn outcome_with(
+        request: &ExamineRequest,
+        forbids_ras: bool,
+        readers: &ThreadLimit,
+        sources: &Sources,
+    ) -> ReplyOutcome {
+        let RequestedReading::Examination { parts, accept_ras_risk } = &request.reading else { panic!("{request:?}") };
+        let target = ProcessIdentity { boot_id: &request.boot_id, pid: request.pid, start_ticks: request.start_ticks };
+        let wanted = Wanted { parts, accept_ras_risk: *accept_ras_risk, forbids_ras };
+        examine(target, &wanted, Some(BOOT), readers, sources)
     }
 
     fn examined(outcome: ReplyOutcome) -> Examination {
@@ -323,7 +364,7 @@ mod tests {
     fn threads_that_hang_are_limited() {
         let job = TestProcess::sleep();
         let request = job.request(&[ExaminationPart::Links]);
-        let examination = examined(examine(&request, false, Some(BOOT), &ThreadLimit::new(0), &QUICK));
+        let examination = examined(outcome_with(&request, false, &ThreadLimit::new(0), &QUICK));
         let [refused] = &examination.refused[..] else { panic!("{examination:?}") };
         assert_eq!(&*refused.reason, "no thread can be started: those of earlier examinations may hang in the kernel");
         assert_eq!(&*refused.remedy, "connect to the host again");
@@ -388,8 +429,7 @@ mod tests {
             boot_id: BOOT.into(),
             pid,
             start_ticks: stat.start_ticks,
-            parts: ExaminationPart::ALL.to_vec(),
-            accept_ras_risk: false,
+            reading: RequestedReading::Examination { parts: ExaminationPart::ALL.to_vec(), accept_ras_risk: false },
         };
         assert_eq!(outcome(&request, false, &QUICK), ReplyOutcome::NotPermitted);
     }
@@ -423,8 +463,7 @@ mod tests {
             boot_id: BOOT.into(),
             pid: 4_194_305,
             start_ticks: 0,
-            parts: Vec::new(),
-            accept_ras_risk: false,
+            reading: RequestedReading::LogTail,
         };
         let start = |id: u64| {
             let (replies, blocked) = (replies.clone(), Arc::clone(&blocked));

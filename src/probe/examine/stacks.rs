@@ -291,7 +291,7 @@ impl RunFailure {
                 format!("run `py-spy dump --nonblocking --pid {pid}` on the host"),
             ),
             Self::TooLong => refusal(
-                format!("the stacks have more than {} kB", MAX_OUTPUT_BYTES / 1024),
+                format!("the stacks have more than {} KiB", MAX_OUTPUT_BYTES / 1024),
                 format!("run `py-spy dump --nonblocking --pid {pid}` on the host"),
             ),
             Self::Failed(message) => {

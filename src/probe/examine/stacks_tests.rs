@@ -212,7 +212,7 @@ fn failures_have_reasons_and_remedies() {
     for (script, limit, reason, remedy) in [
         ("exec sleep 600", Duration::from_millis(50), "py-spy did not end within 3 s", at_host),
         ("exec 1>&-; exec sleep 600", Duration::from_millis(50), "py-spy did not end within 3 s", at_host),
-        ("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxx; done", soon, "the stacks have more than 256 kB", at_host),
+        ("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxx; done", soon, "the stacks have more than 256 KiB", at_host),
         (
             "echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1",
             soon,

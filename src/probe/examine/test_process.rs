@@ -1,6 +1,6 @@
 //! Child processes for the tests of this folder.
 
-use super::ExamineRequest;
+use super::{ExamineRequest, RequestedReading};
 use crate::probe::procfs::{FileReader, Stat};
 use crate::wire::{ExaminationPart, SafeText};
 use std::process::{Child, Command, Stdio};
@@ -49,8 +49,7 @@ impl TestProcess {
             boot_id: SafeText::new(BOOT),
             pid: self.pid(),
             start_ticks: stat.start_ticks,
-            parts: parts.to_vec(),
-            accept_ras_risk: false,
+            reading: RequestedReading::Examination { parts: parts.to_vec(), accept_ras_risk: false },
         }
     }
 }
