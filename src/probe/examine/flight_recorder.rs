@@ -6,13 +6,14 @@ use super::cut::{beginning, end, take_greatest};
 use super::memory_facts::environment;
 use super::pickle::{Unreadable, Value, read_pickle};
 use super::stacks::with_tilde;
-use crate::probe::procfs::{FileReader, NEEDS_OPENAT2, Stat, TICKS_PER_SECOND, environment_variable, open_as_process};
+use crate::probe::procfs::{
+    FileReader, NEEDS_OPENAT2, environment_variable, open_as_process, started_at, unix_seconds,
+};
 use crate::wire::{
     ExaminationPart, ExaminationRefusal, FlightRecorderDump, Frame, RecordedGroup, RecordedOperation, SafeText, limits,
 };
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{BufReader, Read};
 
@@ -97,7 +98,7 @@ fn read_dump_of(pid: u32, open_file: &OpenFile<'_>) -> Result<FlightRecorderDump
     let mut reader = BufReader::new(file.take(MAX_FILE_BYTES));
     let mut dump = read_dump(&mut reader, written, home).map_err(unreadable)?;
     dump.file = end(&with_tilde(&path, home), MAX_PATH_BYTES);
-    dump.age_seconds = (now() - written).max(0.0);
+    dump.age_seconds = (unix_seconds() - written).max(0.0);
     // The program may have changed a dynamic name, and another job of the account may write to the one that it started with.
     dump.is_default_path = variable(DYNAMIC_NAME).is_some_and(is_true)
         || FILE_VARIABLES.iter().all(|name| variable(name).is_none_or(str::is_empty));
@@ -158,20 +159,6 @@ fn open_own(pid: u32, path: &str) -> Result<Option<(f64, File)>, Errno> {
     let status = fstat(&file)?;
     let is_own = status.st_uid == rustix::process::getuid().as_raw() && status.st_mode & 0o002 == 0;
     Ok(is_own.then(|| (status.st_mtime as f64 + status.st_mtime_nsec as f64 / 1e9, File::from(file))))
-}
-
-/// The time of the start of a process in seconds since 1970, at most a tick late.
-fn started_at(pid: u32, reader: &mut FileReader) -> Option<f64> {
-    let start_ticks = Stat::parse(reader.read_process(pid, "stat", 4096).ok()?)?.start_ticks;
-    let boot = clock_gettime(ClockId::Boottime);
-    let since_boot = boot.tv_sec as f64 + boot.tv_nsec as f64 / 1e9;
-    Some(now() - since_boot + start_ticks as f64 / f64::from(TICKS_PER_SECOND as u32))
-}
-
-/// Seconds since 1970.
-fn now() -> f64 {
-    let time = clock_gettime(ClockId::Realtime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// A process group while the dump is read.

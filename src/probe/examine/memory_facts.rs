@@ -5,11 +5,13 @@
 //! facts may not return.
 
 use super::cut::end;
-use crate::probe::procfs::{FileReader, environment_variable, open_as_process, open_directory_in_root, root_directory};
+use crate::probe::procfs::{
+    FileReader, environment_variable, open_as_process, open_directory_in_root, root_directory, started_at,
+};
 use crate::probe::ras::ConfigurationFile;
 use crate::wire::SafeText;
 use rustix::fd::OwnedFd;
-use rustix::fs::RawDir;
+use rustix::fs::{AtFlags, RawDir, Stat, statat};
 use std::mem::MaybeUninit;
 
 /// Maximum number of bytes of an environment.
@@ -51,7 +53,9 @@ impl MemoryFacts {
             _ => None,
         };
         // A container has another file system.
-        let nccl_version = root_directory(pid).ok().and_then(|root| libraries.version(&root));
+        let started = started_at(pid, &mut reader);
+        let nccl_version =
+            root_directory(pid).ok().zip(started).and_then(|(root, started)| libraries.version(&root, started));
         Self { environment, has_nccl, nccl_version }
     }
 }
@@ -105,40 +109,52 @@ impl NcclLibraries {
         }
     }
 
-    /// Returns the version of the libraries if all have the same. Their paths are below `root`.
-    fn version(&self, root: &OwnedFd) -> Option<SafeText> {
-        let version = library_version(self.paths.first()?, root)?;
-        self.paths.iter().all(|path| library_version(path, root).as_ref() == Some(&version)).then_some(version.into())
+    /// Returns the version of the libraries if all have the same. Their paths are below `root`. The process started at `started`.
+    fn version(&self, root: &OwnedFd, started: f64) -> Option<SafeText> {
+        let version = |path: &String| library_version(path, root, started);
+        let first = version(self.paths.first()?)?;
+        self.paths.iter().all(|path| version(path).as_ref() == Some(&first)).then_some(first.into())
     }
 }
 
 /// Returns the version of the library at `path`: from its name (`libnccl.so.2.27.5`), or from the wheel that contains it
-/// (`nvidia_nccl_cu12-2.27.5.dist-info` in `site-packages`).
-fn library_version(path: &str, root: &OwnedFd) -> Option<String> {
+/// (`nvidia_nccl_cu12-2.27.5.dist-info` in `site-packages`), if neither has changed since the process started: another computer may
+/// have replaced a wheel on a file server, which the mappings do not tell.
+fn library_version(path: &str, root: &OwnedFd, started: f64) -> Option<String> {
     let present = path.strip_suffix(" (deleted)");
     let (directory, name) = present.unwrap_or(path).rsplit_once('/')?;
     let number = name.strip_prefix("libnccl.so.").filter(|number| is_version(number));
     if let Some(number) = number {
         return Some(number.to_owned());
     }
-    // After an upgrade the directory names the version of the new file.
-    if present.is_some() {
+    // After an upgrade the directory names the version of the new file. On NFS, the old one is renamed to `.nfs...`.
+    if present.is_some() || !name.starts_with("libnccl.so") {
         return None;
     }
     let packages = directory.strip_suffix(WHEEL_DIRECTORY)?;
+    if !is_older(&open_directory_in_root(root, directory).ok()?, name, started) {
+        return None;
+    }
     let mut version: Option<String> = None;
     let packages = open_directory_in_root(root, packages).ok()?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&packages, &mut buffer);
     for _ in 0..MAX_PACKAGES {
         let Some(Ok(entry)) = entries.next() else { break };
-        let Some(found) = entry.file_name().to_str().ok().and_then(wheel_version) else { continue };
-        if version.is_some_and(|version| version != found) {
+        let Some(name) = entry.file_name().to_str().ok() else { continue };
+        let Some(found) = wheel_version(name) else { continue };
+        if !is_older(&packages, name, started) || version.is_some_and(|version| version != found) {
             return None;
         }
         version = Some(found.to_owned());
     }
     version
+}
+
+/// Whether a file has not changed since this time, in seconds since 1970.
+fn is_older(directory: &OwnedFd, name: &str, time: f64) -> bool {
+    let changed = |status: Stat| status.st_ctime as f64 + status.st_ctime_nsec as f64 / 1e9;
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|status| changed(status) < time)
 }
 
 /// Returns the version in `nvidia_nccl_cu12-2.27.5.dist-info`.
@@ -180,7 +196,10 @@ mod tests {
         assert_eq!(mapped.paths, ["/v/site-packages/nvidia/nccl/lib/libnccl.so.2"]);
         assert!(!mapped.may_be_static);
         let renamed = libraries(&["/v/nvidia/nccl/lib/.nfs0000000000c0ffee00000001"]);
-        assert_eq!((renamed.paths.len(), renamed.version(&root_directory(std::process::id()).unwrap())), (1, None));
+        assert_eq!(
+            (renamed.paths.len(), renamed.version(&root_directory(std::process::id()).unwrap(), f64::INFINITY)),
+            (1, None)
+        );
         let conda = libraries(&["/v/torch/lib/libtorch_cuda.so"]);
         assert!(conda.may_be_static && conda.paths.is_empty());
         let mut many = NcclLibraries::default();
@@ -195,7 +214,8 @@ mod tests {
     fn the_version_is_that_of_the_file_or_of_its_wheel() {
         let directory = tempfile::tempdir().unwrap();
         let root = OwnedFd::from(std::fs::File::open(directory.path()).unwrap());
-        let version = |path: &str| libraries(&[path]).version(&root);
+        let later = f64::INFINITY;
+        let version = |path: &str| libraries(&[path]).version(&root, later);
         assert_eq!(version("/usr/lib/libnccl.so.2.21.5"), Some("2.21.5".into()));
         assert_eq!(version("/usr/lib/libnccl.so.2.21.5 (deleted)"), Some("2.21.5".into()));
         for unknown in [
@@ -210,11 +230,20 @@ mod tests {
         for package in ["torch-2.9.0.dist-info", "nvidia_nccl_cu12-2.27.5.dist-info", "nvidia_nccl_cu12"] {
             std::fs::create_dir_all(directory.path().join("v/site-packages").join(package)).unwrap();
         }
+        let folder = directory.path().join("v/site-packages/nvidia/nccl/lib");
+        std::fs::create_dir_all(&folder).unwrap();
+        assert_eq!(version(wheel), None, "the file was moved");
+        for name in ["libnccl.so.2", ".nfs0000000000a1b2c300000001"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
         assert_eq!(version(wheel), Some("2.27.5".into()));
+        let renamed = "/v/site-packages/nvidia/nccl/lib/.nfs0000000000a1b2c300000001";
+        assert_eq!(version(renamed), None, "the wheel was replaced on this computer");
+        assert_eq!(libraries(&[wheel]).version(&root, 1e9), None, "the wheel was installed after the process started");
         assert_eq!(version(&format!("{wheel} (deleted)")), None, "the wheel was replaced since");
-        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.27.5"]).version(&root), Some("2.27.5".into()));
-        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.21.5"]).version(&root), None);
-        assert_eq!(libraries(&["/usr/lib/libnccl.so.2.21.5", wheel]).version(&root), None);
+        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.27.5"]).version(&root, later), Some("2.27.5".into()));
+        assert_eq!(libraries(&[wheel, "/usr/lib/libnccl.so.2.21.5"]).version(&root, later), None);
+        assert_eq!(libraries(&["/usr/lib/libnccl.so.2.21.5", wheel]).version(&root, later), None);
         std::fs::create_dir(directory.path().join("v/site-packages/nvidia_nccl_cu11-2.21.5.dist-info")).unwrap();
         assert_eq!(version(wheel), None, "two wheels");
     }

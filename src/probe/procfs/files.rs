@@ -5,6 +5,7 @@ use crate::wire::codec::LineBuffer;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, open, openat, readlinkat};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
@@ -268,6 +269,20 @@ pub(crate) fn mounts(mountinfo: &[u8]) -> impl Iterator<Item = Mount<'_>> {
         let mut fields = fields.split(' ');
         Some(Mount { id: fields.next()?.parse().ok()?, point: fields.nth(3)?, kind: rest.split(' ').next()? })
     })
+}
+
+/// The time of the start of a process in seconds since 1970, at most a tick late.
+pub(crate) fn started_at(pid: u32, reader: &mut FileReader) -> Option<f64> {
+    let start_ticks = Stat::parse(reader.read_process(pid, "stat", 4096).ok()?)?.start_ticks;
+    let boot = clock_gettime(ClockId::Boottime);
+    let since_boot = boot.tv_sec as f64 + boot.tv_nsec as f64 / 1e9;
+    Some(unix_seconds() - since_boot + start_ticks as f64 / f64::from(TICKS_PER_SECOND as u32))
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> f64 {
+    let time = clock_gettime(ClockId::Realtime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ mod threads;
 mod waiting_clients;
 
 pub(crate) use files::{
-    FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND, environment_variable, ignores_hangup, mounts, real_uid,
-    status_field,
+    FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND, environment_variable, ignores_hangup, mounts, real_uid, started_at,
+    status_field, unix_seconds,
 };
 pub(crate) use host::{HostSampler, SampleContext, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use own_process::is_file_path;

@@ -58,6 +58,10 @@ pub(super) fn find(pid: u32, port: u16, accept_risk: bool) -> Result<Listeners, 
         return Err(refusal(&reason, OWN_PORT));
     }
     if !accept_risk {
+        let own_sockets = sockets.iter().filter(|socket| inodes.contains(&socket.inode)).count();
+        if own_sockets > listeners.own.len() {
+            return Err(shared_port("a second NCCL library of the process"));
+        }
         check_library(pid, others, &mut reader)?;
     }
     Ok(listeners)
