@@ -8,7 +8,7 @@ use crate::config::RasRule;
 use crate::diagnosis::{Confidence, Engine, Finding, FindingPhase, RuleId};
 use crate::fleet::{DistributedJob, Fleet, Host, HostId, JobKey, Moment, Process, ProcessKey, distributed_jobs};
 use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Reply, ReplyOutcome, Request, SafeText};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// The time between later readings, while a report stays open.
@@ -139,9 +139,11 @@ impl Investigation {
     pub fn new(fleet: &Fleet, host: HostId, job: &JobKey, ras_queries: RasQueries, first_id: u64) -> Self {
         let is_part = |one: &DistributedJob| one.parts.iter().any(|(id, part)| *id == host && part == job);
         let together = distributed_jobs(fleet).into_iter().find(is_part);
-        let (parts, is_likely) =
+        let (mut parts, is_likely) =
             together.map_or_else(|| (vec![(host, job.clone())], false), |one| (one.parts, one.is_likely));
         let target = host;
+        // The ranks of a very large job are left out elsewhere.
+        parts.sort_by_key(|(id, _)| *id != target);
         let (mut ranks, mut ranks_left_out) = (Vec::new(), 0);
         for (host, part) in parts.iter().filter_map(|(id, part)| Some((fleet.host(*id)?, part))) {
             let mut reads_links = true;
@@ -182,6 +184,22 @@ impl Investigation {
     /// Returns the requests to send now. NCCL RAS is queried only if `engine` has seen the job at work, or if the risk was
     /// accepted: while a communicator is being made, a query may crash the job.
     pub fn requests_due(&mut self, fleet: &Fleet, engine: &Engine, now: Moment) -> Vec<(HostId, Request)> {
+        self.requests_due_beside(fleet, engine, &HashMap::new(), now)
+    }
+
+    /// The hosts of the requests without a reply.
+    pub(super) fn pending_hosts(&self) -> impl Iterator<Item = HostId> {
+        self.pending.iter().map(|one| self.ranks[one.task.rank].host)
+    }
+
+    /// Like [`Self::requests_due`], beside this number of requests of other examinations on each host: the probe refuses too many.
+    pub(super) fn requests_due_beside(
+        &mut self,
+        fleet: &Fleet,
+        engine: &Engine,
+        others: &HashMap<HostId, usize>,
+        now: Moment,
+    ) -> Vec<(HostId, Request)> {
         self.give_up_late_requests(fleet, now);
         if self.is_round_due(now) {
             self.begin_round(fleet, engine, now);
@@ -191,7 +209,7 @@ impl Investigation {
             let Some(task) = self.queue.pop_front() else { break };
             let host = self.ranks[task.rank].host;
             let at_a_time = self.pending.iter().filter(|one| self.ranks[one.task.rank].host == host).count();
-            if at_a_time >= MAX_AT_A_TIME {
+            if at_a_time + others.get(&host).copied().unwrap_or(0) >= MAX_AT_A_TIME {
                 self.queue.push_back(task);
                 continue;
             }

@@ -9,7 +9,7 @@ use crate::config::ExamineRule;
 use crate::diagnosis::{Engine, Finding, FindingPhase, FindingVerdict, Severity};
 use crate::fleet::{Fleet, HostId, JobKey, Moment};
 use crate::wire::{Reply, Request};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// How long before its finding warns a job is examined: two readings, and the time that they take on a slow host (a reading
@@ -92,9 +92,15 @@ impl Investigations {
         self.forget_ended(engine);
         self.begin_due(fleet, engine, report, now);
         let mut requests = Vec::new();
+        // Of all examinations on each host.
+        let mut pending: HashMap<HostId, usize> = HashMap::new();
+        let hosts = self.jobs.iter().filter_map(|examined| examined.investigation.as_ref());
+        hosts.flat_map(Investigation::pending_hosts).for_each(|host| *pending.entry(host).or_default() += 1);
         for examined in self.jobs.iter_mut().filter(|examined| examined.is_running()) {
             let Some(investigation) = &mut examined.investigation else { continue };
-            requests.extend(investigation.requests_due(fleet, engine, now));
+            investigation.pending_hosts().for_each(|host| *pending.entry(host).or_default() -= 1);
+            requests.extend(investigation.requests_due_beside(fleet, engine, &pending, now));
+            investigation.pending_hosts().for_each(|host| *pending.entry(host).or_default() += 1);
             note_progress(examined, fleet, engine, now);
         }
         self.add_verdicts(engine, now);

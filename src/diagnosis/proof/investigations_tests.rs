@@ -493,6 +493,39 @@ fn eight_jobs_are_examined_at_a_time_and_the_others_follow() {
     assert_eq!(examined.len(), HOSTS);
 }
 
+/// The probe refuses a ninth examination.
+#[test]
+fn the_jobs_of_a_host_share_its_examinations() {
+    const JOBS: u16 = 6;
+    let mut tester = RuleTester::new(gpus(0..u32::from(JOBS)));
+    let mut investigations = Investigations::default();
+    let (mut waiting, mut examined) = (Vec::new(), std::collections::BTreeSet::new());
+    for round in 0..180 {
+        let (utilization, watts, memory) = if round < 90 { (98, 560.0, 45) } else { (100, 110.0, 0) };
+        let gpus = (0..JOBS).map(|_| tester.gpu(utilization, watts, memory, 70)).collect();
+        let job = |gpu: u16| {
+            let mut job = process(7 + u32::from(gpu), "python train.py", &[(gpu, 70)]);
+            job.reading.cpu_percent = Some(0.3);
+            job
+        };
+        tester.send(0, &TestSample { gpus, processes: (0..JOBS).map(job).collect() }, |_| {});
+        tester.wait(10.0);
+        let now = tester.now();
+        for (host, request) in std::mem::take(&mut waiting) {
+            let request: Request = request;
+            let reply = Reply { id: request.reply_id().expect("has a reply"), outcome: ReplyOutcome::NotPermitted };
+            investigations.take_reply(host, &reply, &tester.fleet, &mut tester.engine, now);
+        }
+        waiting = investigations.requests_due(&tester.fleet, &mut tester.engine, None, now);
+        assert!(waiting.len() <= 4, "{waiting:?}");
+        examined.extend(waiting.iter().filter_map(|(_, request)| match request {
+            Request::Examine { pid, .. } => Some(*pid),
+            _ => None,
+        }));
+    }
+    assert_eq!(examined.len(), usize::from(JOBS));
+}
+
 #[test]
 fn a_report_continues_the_examination_of_its_job() {
     let mut job = JobTester::new(Ranks::OneIsStopped, HostConfig::named(""));

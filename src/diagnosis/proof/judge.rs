@@ -1,8 +1,8 @@
 //! The verdict table: each function is one row, or rows that share their conditions.
 
 use super::activity::{
-    GpuActivity, HostWork, StackChange, StackClass, Twice, frame_text, latest_stack, log_moves, moves, stack_change,
-    stack_class, stacks, twice,
+    GpuActivity, HostWork, StackChange, StackClass, Twice, frame_text, latest_stack, log_moves, moves, observed,
+    stack_change, stack_class, stacks, twice,
 };
 use super::evidence::{JobEvidence, RankEvidence, RankReading};
 use super::evidence_lines::{lines, missing};
@@ -142,6 +142,12 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
     if computes || !facts.signs.iter().any(Sign::is_timeout) {
         return None;
     }
+    // The lines may be those of an earlier run in the same file.
+    if everyone.iter().any(|position| moves(facts.rank(*position)).is_some()) {
+        return None;
+    }
+    let has_two_readings = everyone.iter().any(|position| observed(facts.rank(*position)).is_some());
+    let outcome = if has_two_readings { Outcome::Proven } else { Outcome::Likely };
     let operation = facts.signs.iter().find_map(|sign| match &sign.found.sign {
         LogSign::WatchdogTimeout { operation } if !operation.is_empty() => Some(operation.as_str()),
         _ => None,
@@ -153,13 +159,7 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
     let (ranks, text) = desync_ranks(facts).or_else(|| lowest_enqueued(facts)).unwrap_or_default();
     if ranks.is_empty() {
         let sentence = format!("{gave_up}; the log does not name the culprit");
-        return Some(Conclusion {
-            outcome: Outcome::Proven,
-            culprit: None,
-            positions: Vec::new(),
-            sentence,
-            basis: Basis::Log,
-        });
+        return Some(Conclusion { outcome, culprit: None, positions: Vec::new(), sentence, basis: Basis::Log });
     }
     let ranks: Vec<CulpritRank> = ranks
         .iter()
@@ -170,7 +170,7 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
         .collect();
     let culprit = facts.culprit(ranks, CulpritReason::Log, &text, operation);
     let sentence = format!("{gave_up}: {} {text}", described(&culprit));
-    Some(named(facts, Outcome::Proven, culprit, sentence, Basis::Log))
+    Some(named(facts, outcome, culprit, sentence, Basis::Log))
 }
 
 fn desync_ranks(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
@@ -183,15 +183,19 @@ fn desync_ranks(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
     Some((ranks.into_iter().collect(), text.to_string()))
 }
 
-/// The ranks that enqueued the fewest operations of a process group, if they differ.
+/// The last operation that a rank enqueued, and the last one that ended.
+type Work = (u64, Option<u64>);
+
+/// The ranks that enqueued the fewest operations of a process group, if the others have completed as many. Ranks that wait for one
+/// without a line of its own have enqueued different numbers, too.
 fn lowest_enqueued(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
-    let statuses: Vec<(&str, u64, u32)> = facts
+    let statuses: Vec<(&str, Work, u32)> = facts
         .signs
         .iter()
         .filter_map(|sign| match &sign.found.sign {
-            LogSign::WorkStatus { group, last_enqueued, .. } => {
+            LogSign::WorkStatus { group, last_enqueued, last_completed } => {
                 let rank = sign.found.rank.or_else(|| facts.ranks.list[sign.about?].world_rank)?;
-                Some((group.as_str(), *last_enqueued, rank))
+                Some((group.as_str(), (*last_enqueued, *last_completed), rank))
             }
             _ => None,
         })
@@ -199,14 +203,17 @@ fn lowest_enqueued(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
     let groups: BTreeSet<&str> = statuses.iter().map(|(group, _, _)| *group).collect();
     groups.into_iter().find_map(|group| {
         // A rank may write its status more than once: its last work counts.
-        let mut latest = BTreeMap::<u32, u64>::new();
-        for (_, enqueued, rank) in statuses.iter().filter(|(one, _, _)| *one == group) {
+        let mut latest = BTreeMap::<u32, Work>::new();
+        for (_, work, rank) in statuses.iter().filter(|(one, _, _)| *one == group) {
             let known = latest.entry(*rank).or_default();
-            *known = (*known).max(*enqueued);
+            *known = (*known).max(*work);
         }
-        let (lowest, highest) = (latest.values().min()?, latest.values().max()?);
-        let behind = latest.iter().filter(|(_, enqueued)| *enqueued == lowest).map(|(rank, _)| *rank);
-        (lowest < highest)
+        let enqueued = || latest.values().map(|(enqueued, _)| *enqueued);
+        let (lowest, highest) = (enqueued().min()?, enqueued().max()?);
+        let others = || latest.values().filter(|(enqueued, _)| *enqueued > lowest);
+        let is_behind = others().all(|(_, completed)| completed.is_some_and(|completed| lowest <= completed));
+        let behind = latest.iter().filter(|(_, (enqueued, _))| *enqueued == lowest).map(|(rank, _)| *rank);
+        (lowest < highest && is_behind)
             .then(|| (behind.collect(), format!("enqueued {lowest} operations, while others enqueued {highest}")))
     })
 }

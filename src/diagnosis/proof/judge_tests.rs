@@ -247,6 +247,29 @@ fn lines_of_the_watchdog_are_a_proof() {
          enqueued 64",
     );
 
+    // The lines may be those of an earlier run in the same file: one reading is no proof, and a rank that writes goes on.
+    let sentence = "PyTorch's watchdog gave up on ALLREDUCE 64: rank 3 (pid 4003 on node1, GPU 3) enqueued 62 operations, while \
+                    others enqueued 64";
+    let mut once = job.clone();
+    once.ranks.iter_mut().for_each(|rank| rank.readings.truncate(1));
+    check(&once, Outcome::Likely, sentence);
+    let mut writes = job.clone();
+    for (reading, bytes) in writes.ranks[2].readings.iter_mut().zip([0, 1 << 30]) {
+        reading.write_bytes = Some(bytes);
+    }
+    assert_eq!(judge(&writes).outcome, Outcome::WaitsForRank);
+
+    // Rank 7 completed what it enqueued and wrote no line. The others wait for it.
+    add_log(
+        &mut job,
+        &[
+            timeout,
+            "[rank0]: last enqueued work: 70, last completed work: 63",
+            "[rank1]: last enqueued work: 68, last completed work: 63",
+        ],
+    );
+    check(&job, Outcome::Proven, "PyTorch's watchdog gave up on ALLREDUCE 64; the log does not name the culprit");
+
     add_log(
         &mut job,
         &[
