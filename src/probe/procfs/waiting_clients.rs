@@ -91,7 +91,8 @@ fn open_socket() -> Option<OwnedFd> {
 /// Adds the waiting clients of one address family.
 fn list(socket: &OwnedFd, family: u8, clients: &mut Vec<WaitingClient>) -> Option<()> {
     send(socket, &request(family), SendFlags::empty()).ok()?;
-    let mut buffer = vec![0; 32 * 1024];
+    // The kernel fills at most this much if a program reads no more at once (NLMSG_GOODSIZE in linux/netlink.h).
+    let mut buffer = [0; 8192];
     let mut listed = 0;
     while listed < MAX_LIST_BYTES && clients.len() < MAX_WAITING {
         let (_, received) = recv(socket, buffer.as_mut_slice(), RecvFlags::empty()).ok()?;
