@@ -9,7 +9,7 @@ use super::{CommandError, print};
 use crate::config::Prices;
 use crate::output::usage_html::html;
 use crate::output::usage_report::{ReportData, ReportGroup, UsageReport};
-use crate::store::history::{DAY, QUARTER};
+use crate::store::history::{DAY, MINUTE, QUARTER};
 use crate::store::history_reader::GpuTotal;
 use crate::store::{Directories, HistoryError, HistoryReader, write_atomic};
 use jiff::Timestamp;
@@ -35,8 +35,11 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
     if since >= until {
         return Err(CommandError::usage("the period is empty\n  hint: --since must be before --until"));
     }
-    // Time to come has no readings, which would count as unknown.
-    let until = until.min(now.as_second());
+    let path = history_path(arguments.store.as_deref())?;
+    let history = HistoryReader::open(&path).map_err(CommandError::failed)?;
+    // Time to come has no readings, which would count as unknown. A recording of a fast simulation ends in the future.
+    let last = history.last_minute().map_err(CommandError::failed)?.map_or(0, |start| (start + MINUTE).cast_signed());
+    let until = until.min(now.as_second().max(last)).max(since + 1);
     let quarter = QUARTER as i64;
     let from = since.max(0) / quarter * quarter;
     let until = (until.max(0) + quarter - 1) / quarter * quarter;
@@ -54,15 +57,7 @@ pub fn run(arguments: &ReportArgs) -> Result<ExitCode, CommandError> {
         ReportBy::Job => ReportGroup::Job,
         ReportBy::Day => ReportGroup::Day,
     };
-    let path = history_path(arguments.store.as_deref())?;
-    let report = read(
-        &HistoryReader::open(&path).map_err(CommandError::failed)?,
-        (from as u64, until as u64),
-        by,
-        &prices,
-        &zone,
-    )
-    .map_err(CommandError::failed)?;
+    let report = read(&history, (from as u64, until as u64), by, &prices, &zone).map_err(CommandError::failed)?;
     let minute = |seconds: i64| format_time(seconds, &zone, "%Y-%m-%d %H:%M");
     let period = format!("{} to {}", minute(from), minute(until));
     if let Some(file) = &arguments.html {
@@ -166,7 +161,7 @@ fn parse_time(text: &str, now: Timestamp, zone: &TimeZone) -> Option<i64> {
 mod tests {
     use super::*;
     use crate::store::History;
-    use crate::store::history::{Batch, GpuName, HostRow, MINUTE};
+    use crate::store::history::{Batch, GpuName, HostRow};
     use crate::store::rollup::{GpuRow, StateSeconds};
 
     #[test]
