@@ -236,7 +236,9 @@ async fn a_lost_gpu_leaves_the_other_gpus_and_the_processes() {
 
 #[tokio::test]
 async fn an_nvidia_smi_that_prints_without_end_is_left() {
-    let mut harness = Harness::new("#!/bin/sh\nexec yes\n").await;
+    // Short lines would take a debug build many seconds.
+    let line = "y".repeat(200);
+    let mut harness = Harness::new(&format!("#!/bin/sh\nexec yes {line}\n")).await;
     assert!(matches!(harness.message().await, Message::Hello(_)));
     let Message::Farewell { reason } = harness.message().await else { panic!("a farewell") };
     assert_eq!(reason, "nvidia-smi printed more than 8 MiB");
