@@ -1,8 +1,8 @@
 //! The verdict table: each function is one row, or rows that share their conditions.
 
 use super::activity::{
-    GpuActivity, HostWork, StackChange, StackClass, Twice, frame_text, latest_stack, log_moves, moves, observed,
-    stack_change, stack_class, stacks, twice,
+    GpuActivity, HostWork, StackChange, StackClass, Twice, frame_text, latest_stack, log_moves, moves, stack_change,
+    stack_class, stacks, twice,
 };
 use super::evidence::{JobEvidence, RankEvidence, RankReading};
 use super::evidence_lines::{lines, missing};
@@ -146,8 +146,6 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
     if everyone.iter().any(|position| moves(facts.rank(*position)).is_some()) {
         return None;
     }
-    let has_two_readings = everyone.iter().any(|position| observed(facts.rank(*position)).is_some());
-    let outcome = if has_two_readings { Outcome::Proven } else { Outcome::Likely };
     let operation = facts.signs.iter().find_map(|sign| match &sign.found.sign {
         LogSign::WatchdogTimeout { operation } if !operation.is_empty() => Some(operation.as_str()),
         _ => None,
@@ -159,7 +157,13 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
     let (ranks, text) = desync_ranks(facts).or_else(|| lowest_enqueued(facts)).unwrap_or_default();
     if ranks.is_empty() {
         let sentence = format!("{gave_up}; the log does not name the culprit");
-        return Some(Conclusion { outcome, culprit: None, positions: Vec::new(), sentence, basis: Basis::Log });
+        return Some(Conclusion {
+            outcome: Outcome::Proven,
+            culprit: None,
+            positions: Vec::new(),
+            sentence,
+            basis: Basis::Log,
+        });
     }
     let ranks: Vec<CulpritRank> = ranks
         .iter()
@@ -170,7 +174,7 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
         .collect();
     let culprit = facts.culprit(ranks, CulpritReason::Log, &text, operation);
     let sentence = format!("{gave_up}: {} {text}", described(&culprit));
-    Some(named(facts, outcome, culprit, sentence, Basis::Log))
+    Some(named(facts, Outcome::Proven, culprit, sentence, Basis::Log))
 }
 
 fn desync_ranks(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
@@ -709,3 +713,7 @@ fn described(culprit: &Culprit) -> String {
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "judge_property_tests.rs"]
+mod property_tests;

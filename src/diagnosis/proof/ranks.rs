@@ -80,9 +80,19 @@ impl<'a> Ranks<'a> {
         prefer(&|rank| is_world && rank.world_rank == Some(named.rank));
         prefer(&|rank| named.gpu.is_some() && rank.evidence.gpus.iter().any(|gpu| Some(gpu.index) == named.gpu));
         match fits[..] {
-            [only] => Some(only),
+            [only] if self.is_sure(&self.list[only], named, is_world) => Some(only),
             _ => None,
         }
+    }
+
+    /// Whether a process with the pid that a report names is the process that it means. The processes of two containers often have
+    /// the same pid, and the other one may be on a host that is not watched.
+    fn is_sure(&self, rank: &Rank<'_>, named: &NamedRank, is_world: bool) -> bool {
+        let is_named_by_rank = is_world && rank.world_rank == Some(named.rank);
+        let is_at_address = named.host.as_ref().is_none_or(|address| self.has_address(rank.evidence, address));
+        let is_pid_of_host = rank.ns_pid == Some(rank.evidence.pid);
+        let are_all_watched = self.world_size.is_some_and(|size| size as usize <= self.list.len());
+        is_named_by_rank || is_at_address || is_pid_of_host || are_all_watched
     }
 
     /// The rank with this number in the whole job.
@@ -215,7 +225,8 @@ fn number(evidence: &RankEvidence, name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::number_list;
+    use super::super::testing::hanging_job;
+    use super::*;
 
     #[test]
     fn numbers_are_joined_to_runs() {
@@ -223,5 +234,19 @@ mod tests {
         assert_eq!(number_list(&[7, 3, 3]), "3, 7");
         assert_eq!(number_list(&[0, 1, 5, 4, 6]), "0, 1, 4-6");
         assert_eq!(number_list(&[0, 2, 4, 6, 8, 10, 12, 13, u32::MAX]), "0, 2, 4, 6, 8, 10 and 3 more");
+    }
+
+    #[test]
+    fn a_pid_in_a_container_names_no_process_while_other_hosts_are_not_watched() {
+        let named = NamedRank { rank: 1, pid: Some(1003), host: Some("10.0.0.2".into()), ..NamedRank::default() };
+        let group = Communicator { size: 2, ..Communicator::default() };
+        let find = |job: &JobEvidence| Ranks::new(job).find(&named, &group);
+        let mut job = hanging_job(8);
+        job.ranks.truncate(4);
+        assert_eq!(find(&job), None, "rank 3 has this pid in its container, on another host");
+        for (pid, rank) in (1000..).zip(&mut job.ranks) {
+            rank.pid = pid;
+        }
+        assert_eq!(find(&job), Some(3), "pids of hosts rarely coincide");
     }
 }
