@@ -124,7 +124,7 @@ fn day_totals(history: &HistoryReader, days: &[Day]) -> Result<Vec<(u64, GpuTota
     for run in days.chunk_by(|day, next| day.offset == next.offset) {
         let ([first, ..], [.., last]) = (run, run) else { continue };
         for (start, total) in history.gpu_totals(first.start, last.end, Some((DAY, first.offset)))? {
-            // The first day may begin within its period, and the last hour of a day with 25 is a period of its own.
+            // The first day may begin within its period, and the last hour of a day with 25 has its own period.
             let day = run.partition_point(|day| day.start <= start.max(first.start)).saturating_sub(1);
             totals.push((run[day].start, total));
         }

@@ -38,7 +38,7 @@ const TRUSTED_STEP: u64 = DAY;
 /// Adds a minute of a host. One that exists is kept.
 const ADD_HOST_MINUTE: &str =
     "INSERT INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (start, host) DO NOTHING";
-/// The same, but one that exists is completed, as after a restart. More than 60 seconds mean that the clock was set back.
+/// Adds a minute of a host, or completes the one that exists, as after a restart. More than 60 seconds mean that the clock was set back.
 const COMPLETE_HOST_MINUTE: &str = "INSERT INTO host_minute VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
      ON CONFLICT (start, host) DO UPDATE SET reachable_seconds = reachable_seconds + excluded.reachable_seconds
      WHERE excluded.reachable_seconds > 0 AND reachable_seconds + excluded.reachable_seconds <= 60";

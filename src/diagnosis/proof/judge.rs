@@ -191,7 +191,7 @@ fn desync_ranks(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
 type Work = (u64, Option<u64>);
 
 /// The ranks that enqueued the fewest operations of a process group, if the others have completed as many. Ranks that wait for one
-/// without a line of its own have enqueued different numbers, too.
+/// that wrote no line have enqueued different numbers, too.
 fn lowest_enqueued(facts: &Facts<'_>) -> Option<(Vec<u32>, String)> {
     let statuses: Vec<(&str, Work, u32)> = facts
         .signs

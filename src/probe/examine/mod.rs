@@ -52,7 +52,7 @@ pub(crate) struct ExamineRequest {
     pub(crate) reading: RequestedReading,
 }
 
-/// What to read.
+/// The readings that a request can ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestedReading {
     /// The parts of an examination.
