@@ -707,6 +707,9 @@ impl Cli {
             Command::Collect(CollectArgs { per_process: true, metrics: None, .. }) => {
                 error("--per-process adds metrics".to_owned(), "add --metrics")
             }
+            Command::Collect(CollectArgs { print_unit: true, .. }) if global.demo => {
+                error("--print-unit does not take --demo".to_owned(), "leave one of them out")
+            }
             Command::Status(StatusArgs { csv: true, json: true, .. }) => {
                 error("--csv and --json are two formats".to_owned(), "leave one of them out")
             }

@@ -103,6 +103,7 @@ fn conflicting_options_are_rejected() {
         ("--demo findings --replay lab.jsonl", "--replay evaluates a recording and does not take --demo"),
         ("--demo record lab.jsonl gpu1", "--demo simulates its hosts and does not take a TARGET"),
         ("collect --per-process gpu1", "--per-process adds metrics"),
+        ("--demo collect --print-unit", "--print-unit does not take --demo"),
         ("status --csv --json", "--csv and --json are two formats"),
         ("status --columns host", "--columns selects columns of the CSV"),
         ("status --replay lab.jsonl", "--replay prints a recording as CSV"),

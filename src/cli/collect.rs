@@ -132,11 +132,8 @@ fn read_hosts(global: &GlobalArgs, targets: &[String]) -> ReadHosts {
 /// Prints a systemd user unit that starts this program.
 ///
 /// # Errors
-/// The path of this program is unknown, or the fleet is simulated.
+/// The path of this program is unknown.
 pub fn print_unit(global: &GlobalArgs, arguments: &CollectArgs) -> Result<ExitCode, CommandError> {
-    if global.demo {
-        return Err(CommandError::usage("--print-unit and --demo exclude each other\n  hint: leave one of them out"));
-    }
     let program = std::env::current_exe()
         .map_err(|error| CommandError::failed(format!("cannot find the path of this program: {error}")))?;
     let folder = std::env::current_dir().unwrap_or_default();

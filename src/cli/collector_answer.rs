@@ -28,6 +28,10 @@ const LOCAL_LIMIT: Duration = Duration::from_secs(2);
 /// Time limit for its whole answer.
 const LOCAL_ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a collector that is started again may take until it answers, and how often it is asked meanwhile.
+const RESTART_LIMIT: Duration = Duration::from_secs(15);
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
 /// The screen waits this long for the other collectors when it could begin: those that answer meanwhile are in the order of the
 /// command line.
 const LATE_LIMIT: Duration = Duration::from_millis(300);
@@ -118,6 +122,52 @@ impl CollectorAnswer {
 /// same settings: then only the hosts themselves can answer. The answer contains at least these facts of processes. A collector that
 /// does not answer is named on standard error.
 pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Option<CollectorAnswer> {
+    match ask(hosts, facts, clock)? {
+        Ok(answer) => Some(answer),
+        Err(silent) => {
+            warn_of(&silent);
+            None
+        }
+    }
+}
+
+/// Asks the collector on this machine again after `period`. One that is started again answers after some seconds: until then it is
+/// asked each second. Returns `None` with a message on standard error if it does not come back: then the hosts can be asked.
+pub(super) async fn ask_again(
+    hosts: &[Arc<HostConfig>],
+    facts: NeededFacts,
+    clock: Clock,
+    period: Duration,
+) -> Option<CollectorAnswer> {
+    let began = std::time::Instant::now();
+    let mut pause = period;
+    loop {
+        tokio::time::sleep(pause).await;
+        match ask(hosts, facts, clock) {
+            Some(Ok(answer)) => return Some(answer),
+            Some(Err(silent)) => {
+                warn_of(&silent);
+                return None;
+            }
+            None if began.elapsed() >= period + RESTART_LIMIT => {
+                warn("the collector no longer answers, so the hosts are asked");
+                return None;
+            }
+            None => pause = RETRY_PERIOD,
+        }
+    }
+}
+
+fn warn_of(silent: &SilentCollector) {
+    warn(&format!("{silent}, so the hosts are asked\n  hint: {}", silent.hint()));
+}
+
+/// See [`ask_local`]. A collector that does not answer in time is an error.
+fn ask(
+    hosts: &[Arc<HostConfig>],
+    facts: NeededFacts,
+    clock: Clock,
+) -> Option<Result<CollectorAnswer, SilentCollector>> {
     let mut stream = connect(&socket_candidates(&Directories::find())).ok()?;
     let began = std::time::Instant::now();
     stream.set_write_timeout(Some(LOCAL_LIMIT)).ok()?;
@@ -140,7 +190,7 @@ pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Cl
             }
             if line_events.contains(&ViewerEvent::Complete) {
                 let answer = CollectorAnswer::new(hosts, events, demultiplexer, clock).ok()?;
-                return Some(CollectorAnswer { is_local: true, ..answer });
+                return Some(Ok(CollectorAnswer { is_local: true, ..answer }));
             }
             events.extend(line_events);
         }
@@ -155,9 +205,7 @@ pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Cl
                 if began.elapsed() < limit {
                     continue;
                 }
-                let silent = SilentCollector::find(&stream);
-                warn(&format!("{silent}, so the hosts are asked\n  hint: {}", silent.hint()));
-                return None;
+                return Some(Err(SilentCollector::find(&stream)));
             }
             Ok(0) | Err(_) => return None,
         }

@@ -1,6 +1,6 @@
 //! `gpufleet free`: prints free GPUs and the commands to use them.
 
-use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
+use super::collector_answer::{CollectorAnswer, ask_again, ask_local, ask_relayed};
 use super::command_context::{ChosenCollector, CommandContext};
 use super::exit::{INCOMPLETE, NOTHING_FREE, print_json};
 use super::terminal_prompts::{NextUpdate, Prompter};
@@ -31,8 +31,10 @@ pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<Exit
         None if arguments.direct || setup.simulated => None,
         None => ask_local(&setup.hosts, FACTS, setup.clock),
     };
-    if let Some(answer) = first {
-        return search_answers(&mut setup, chosen.as_ref(), answer, arguments).await;
+    if let Some(answer) = first
+        && let Some(code) = search_answers(&mut setup, chosen.as_ref(), answer, arguments).await?
+    {
+        return Ok(code);
     }
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
@@ -58,13 +60,14 @@ pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<Exit
     })
 }
 
-/// Searches the answers of a collector, with `--wait` until one has enough free GPUs.
+/// Searches the answers of a collector, with `--wait` until one has enough free GPUs. Returns the exit code, or `None` if the
+/// collector on this machine does not answer any more.
 async fn search_answers(
     setup: &mut CommandContext,
     chosen: Option<&ChosenCollector>,
     mut answer: CollectorAnswer,
     arguments: &FreeArgs,
-) -> Result<ExitCode, CommandError> {
+) -> Result<Option<ExitCode>, CommandError> {
     let mut exit_signals = ExitSignals::new()?;
     loop {
         let found = find(&answer.fleet, &|id| answer.states(id), arguments, answer.now);
@@ -77,22 +80,25 @@ async fn search_answers(
             } else {
                 print(&(text(&free_report) + &answer.source_line()))?;
             }
-            return Ok(match found {
+            return Ok(Some(match found {
                 Some(_) => ExitCode::SUCCESS,
                 None if answer.all_reported() => ExitCode::from(NOTHING_FREE),
                 None => ExitCode::from(INCOMPLETE),
-            });
+            }));
         }
-        tokio::select! {
-            code = exit_signals.next() => return Ok(ExitCode::from(code)),
-            () = tokio::time::sleep(ASK_PERIOD) => {}
-        }
-        answer = match chosen {
-            Some(chosen) => ask_relayed(setup, chosen, FACTS).await?,
-            None => ask_local(&setup.hosts, FACTS, setup.clock).ok_or_else(|| {
-                CommandError::failed("the collector no longer answers\n  hint: --direct asks the hosts")
-            })?,
+        let next = async {
+            let Some(chosen) = chosen else {
+                return Ok(ask_again(&setup.hosts, FACTS, setup.clock, ASK_PERIOD).await);
+            };
+            tokio::time::sleep(ASK_PERIOD).await;
+            ask_relayed(setup, chosen, FACTS).await.map(Some)
         };
+        let next = tokio::select! {
+            code = exit_signals.next() => return Ok(Some(ExitCode::from(code))),
+            next = next => next?,
+        };
+        let Some(next) = next else { return Ok(None) };
+        answer = next;
     }
 }
 

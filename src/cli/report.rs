@@ -206,7 +206,7 @@ mod tests {
                 history.write(&Batch { start, gpus, hosts, ..Batch::default() }).expect("written");
             }
         }
-        history.finish().expect("rolled up");
+        history.finish(seconds("2026-04-01") - MINUTE).expect("rolled up");
         let reader = HistoryReader::open(&path).expect("a history");
         let period = (seconds("2026-03-28"), seconds("2026-04-01"));
         let report = read(&reader, period, ReportGroup::Day, &Prices::default(), &zone).expect("a report");

@@ -1,8 +1,8 @@
 //! `gpufleet status`: prints the fleet once, or again and again with `--watch`.
 
-use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
+use super::collector_answer::{CollectorAnswer, ask_again, ask_local, ask_relayed};
 use super::command_context::CommandContext;
-use super::exit::{INCOMPLETE, Written, stdout_paint, warn, write_out};
+use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
 use super::saved_state::SavedStateFile;
 use super::status_csv::{self, CsvPrinter};
 use super::terminal_prompts::{NextUpdate, Prompter};
@@ -26,9 +26,6 @@ use unicode_width::UnicodeWidthChar as _;
 /// A condition that was seen for less than this is no finding yet: a single look cannot judge it.
 const SHORTEST_FINDING: Duration = Duration::from_secs(10);
 
-/// How long a collector that is started again may take until it answers.
-const RESTART_LIMIT: Duration = Duration::from_secs(15);
-
 /// Waits for the fleet and prints it. The exit code tells whether every host reported.
 pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<ExitCode, CommandError> {
     let mut printer = Printer {
@@ -50,11 +47,9 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
     if !arguments.direct
         && !setup.simulated
         && let Some(answer) = ask_local(&setup.hosts, printer.needed_facts(), setup.clock)
+        && let Some(code) = repeat_answers(&setup, answer, &mut printer, arguments.watch).await?
     {
-        if let Some(code) = repeat_answers(&setup, answer, &mut printer, arguments.watch).await? {
-            return Ok(code);
-        }
-        warn("the collector no longer answers, so the hosts are asked");
+        return Ok(code);
     }
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
@@ -94,7 +89,7 @@ fn exit_code(have_all_reported: bool) -> ExitCode {
 }
 
 /// Prints the answer of the collector on this machine, and with a period asks it again and again. Returns the exit code, or `None`
-/// if the collector does not answer any more. One that is started again answers after some seconds.
+/// if the collector does not answer any more.
 async fn repeat_answers(
     setup: &CommandContext,
     mut answer: CollectorAnswer,
@@ -106,20 +101,12 @@ async fn repeat_answers(
         let is_read = printer.print_answer(&answer, period)? == Written::All;
         let code = Ok(Some(exit_code(answer.all_reported())));
         let Some(period) = period.filter(|_| is_read) else { return code };
-        let answered_at = Instant::now();
-        let mut pause = period;
-        answer = loop {
-            tokio::select! {
-                _ = exit_signals.next() => return code,
-                () = tokio::time::sleep(pause) => {}
-            }
-            if let Some(answer) = ask_local(&setup.hosts, printer.needed_facts(), setup.clock) {
-                break answer;
-            }
-            if answered_at.elapsed() >= period + RESTART_LIMIT {
-                return Ok(None);
-            }
-            pause = Duration::from_secs(1);
+        answer = tokio::select! {
+            _ = exit_signals.next() => return code,
+            next = ask_again(&setup.hosts, printer.needed_facts(), setup.clock, period) => match next {
+                Some(answer) => answer,
+                None => return Ok(None),
+            },
         };
     }
 }

@@ -397,16 +397,20 @@ impl History {
             self.connection.query_row("SELECT max(start) FROM host_minute", [], |row| row.get(0))?;
         self.last = last;
         let Some(last) = last else { return Ok(()) };
-        self.connection.execute("UPDATE finding SET ended = ?1 WHERE ended IS NULL", [last + MINUTE])?;
+        self.end_findings(last + MINUTE)?;
         self.connection.execute("UPDATE job SET ended = last_seen WHERE ended IS NULL", [])?;
         // A minute without a reading of any GPU has rows of hosts, too.
-        let rolled: Option<u64> =
-            self.connection.query_row("SELECT max(start) FROM host_quarter", [], |row| row.get(0))?;
+        let rolled = last_host_quarter(&self.connection)?;
         let mut statement =
             self.connection.prepare("SELECT DISTINCT start / 900 * 900 FROM host_minute WHERE start >= ?1")?;
         let quarters = statement.query_map([rolled.unwrap_or(0)], |row| row.get(0))?;
         self.changed_quarters = quarters.collect::<rusqlite::Result<_>>()?;
         Ok(())
+    }
+
+    /// Ends the findings that are open, because nothing is known about them after this time.
+    fn end_findings(&self, at: u64) -> rusqlite::Result<()> {
+        self.connection.execute("UPDATE finding SET ended = ?1 WHERE ended IS NULL", [at]).map(drop)
     }
 
     /// Writes a minute, rolls up the quarter-hours that are over, and deletes what is too old.
@@ -466,7 +470,8 @@ impl History {
             self.roll_up(*quarter)?;
             self.changed_quarters.remove(quarter);
         }
-        if !complete.is_empty() && self.trusts_clock(batch.start) {
+        let trusts_clock = self.trusts_clock(batch.start);
+        if !complete.is_empty() && trusts_clock {
             self.delete_old(batch.start)?;
         }
         Ok(())
@@ -704,20 +709,27 @@ impl History {
         Ok(())
     }
 
-    /// Rolls up what is left, so that a reader sees the same figures whichever table it uses. For imports.
+    /// Rolls up what is left, so that a reader sees the same figures whichever table it uses, and ends the open findings at the end
+    /// of the last minute. For imports.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn finish(&mut self) -> Result<(), HistoryError> {
-        let roll_up = |history: &Self| {
+    pub fn finish(&mut self, last_minute: u64) -> Result<(), HistoryError> {
+        let finish = |history: &Self| {
             let transaction = history.connection.unchecked_transaction()?;
+            history.end_findings(last_minute + MINUTE)?;
             for quarter in &history.changed_quarters {
                 history.roll_up(*quarter)?;
             }
             transaction.commit()
         };
-        roll_up(self).map_err(|error| HistoryError::of_write(&self.path, &self.connection, &error))
+        finish(self).map_err(|error| HistoryError::of_write(&self.path, &self.connection, &error))
     }
+}
+
+/// The last quarter-hour of hosts that was rolled up.
+pub(super) fn last_host_quarter(connection: &Connection) -> rusqlite::Result<Option<u64>> {
+    connection.query_row("SELECT max(start) FROM host_quarter", [], |row| row.get(0))
 }
 
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {

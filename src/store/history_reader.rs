@@ -2,7 +2,8 @@
 
 use super::HistoryError;
 use super::history::{
-    BUSY_LIMIT, DAY, GPU_BITS, GPU_COLUMNS, GpuName, MINUTE, QUARTER, VERSION, gpu_row, last_start, row_id, version,
+    BUSY_LIMIT, DAY, GPU_BITS, GPU_COLUMNS, GpuName, MINUTE, QUARTER, VERSION, gpu_row, last_host_quarter, last_start,
+    row_id, version,
 };
 use super::rollup::{GpuRow, merge_gpu_rows};
 use crate::wire::SafeText;
@@ -330,8 +331,8 @@ impl HistoryReader {
                UNION ALL SELECT host, watched_seconds, reachable_seconds FROM host_quarter WHERE start >= ?3 AND start < ?4
                UNION ALL SELECT host, 60, reachable_seconds FROM host_minute WHERE start >= ?4 AND start < ?5)
              AS part JOIN host ON host.id = part.host GROUP BY part.host ORDER BY host.name";
-        let rolled = self.connection.query_row("SELECT max(start) FROM host_quarter", [], |row| row.get(0));
-        let rolled = self.check::<Option<u64>>(rolled)?.map_or(from, |start| start + QUARTER).clamp(from, until);
+        let rolled =
+            self.check(last_host_quarter(&self.connection))?.map_or(from, |start| start + QUARTER).clamp(from, until);
         let (first_day, last_day) = whole_days(from, rolled);
         self.rows(query, &[from, first_day, last_day, rolled, until].map(u64::into_value), |row| {
             Ok(HostTotal {

@@ -175,7 +175,7 @@ fn an_import_counts_nothing_again_whose_minutes_were_deleted() {
         for minute in 0..20 {
             history.write(&Batch { jobs: vec![job(60, None)], ..batch(T + minute * MINUTE, 60.0) }).expect("writes");
         }
-        history.finish().expect("rolls up");
+        history.finish(T + 19 * MINUTE).expect("rolls up");
     };
     let held = || {
         let reader = HistoryReader::open(&path).expect("opens");

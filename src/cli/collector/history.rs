@@ -2,7 +2,7 @@
 
 use super::state::{Applied, CollectorState, EndFuture, Observer};
 use crate::cli::exit::warn;
-use crate::diagnosis::{Finding, FindingPhase, Transition};
+use crate::diagnosis::{FindingPhase, Transition};
 use crate::fleet::{
     Fleet, GpuListStyle, GpuState, Host, HostChange, JobKey, Moment, Process, format_gpu_list, slurm_end_text,
 };
@@ -338,26 +338,6 @@ impl HistoryRecorder {
         }
     }
 
-    /// Ends the findings that still fire at the end of a recording: nothing is known about them afterwards.
-    fn end_findings(&mut self, state: &CollectorState) {
-        let Some(at) = self.samples.values().map(|sampled_at| sampled_at.unix.as_secs()).max() else { return };
-        self.minutes.entry(at / MINUTE * MINUTE).or_default();
-        let fires = |finding: &&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
-        for finding in state.engine.findings().filter(fires) {
-            self.findings.push(FindingRow {
-                fingerprint: finding.id.clone(),
-                rule: finding.rule.word(),
-                host: finding.hosts.first().map(|(_, name)| name.clone()).unwrap_or_default(),
-                severity: finding.severity.word(),
-                user: finding.user.clone(),
-                at,
-                has_ended: true,
-                evidence: finding.sentence.clone(),
-                notified: false,
-            });
-        }
-    }
-
     /// Writes the minutes that are over.
     fn write_complete(&mut self, fleet: &Fleet, now: Moment) {
         let intervals = fleet.hosts().iter().map(Host::interval);
@@ -401,13 +381,14 @@ impl HistoryRecorder {
 
     /// Writes everything and waits for the disk. Blocking.
     fn write_all(mut self, fleet: &Fleet) -> Vec<String> {
+        let last_minute = self.minutes.last_key_value().map(|(start, _)| *start);
         while !self.minutes.is_empty() {
             self.write_first(fleet);
         }
         match self.sink {
             Sink::Thread(writer) => writer.finish(),
             Sink::File(mut history, result) => {
-                if let Err(error) = history.finish() {
+                if let Some(Err(error)) = last_minute.map(|start| history.finish(start)) {
                     result.note(Err(error));
                 }
                 Vec::new()
@@ -439,9 +420,8 @@ impl Observer for HistoryRecorder {
         self.jobs.retain(|(name, _), _| names.contains(name));
     }
 
-    fn finish(mut self: Box<Self>, state: &CollectorState, _now: Moment) -> EndFuture {
+    fn finish(self: Box<Self>, state: &CollectorState, _now: Moment) -> EndFuture {
         if let Sink::File(..) = self.sink {
-            self.end_findings(state);
             self.write_all(&state.fleet);
             return Box::pin(std::future::ready(Vec::new()));
         }
