@@ -2,7 +2,7 @@
 //! instructions in `tests/run --all`.
 
 use crate::fake_driver::{FakeDriver, devices, gpu};
-use crate::lab::wait_gone;
+use crate::lab::{wait_gone, wait_until};
 use crate::sshd::{TIMEOUT, descendants};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -209,16 +209,10 @@ fn interrupted_probe_bench_leaves_no_process_and_no_folder() {
     let arguments = ["--only", "probe"];
     let mut script = Script::start("benches/probe", &arguments, env!("CARGO_BIN_EXE_gpufleet-probe"), &driver);
     script.wait_for("40 processes that sleep");
-    let deadline = Instant::now() + TIMEOUT;
-    let processes = loop {
-        // The launcher of the 40 processes counts, too.
-        let processes = descendants(script.process.id());
-        if processes.len() == 41 {
-            break processes;
-        }
-        assert!(Instant::now() < deadline, "41 processes, not {}", processes.len());
-        std::thread::yield_now();
-    };
+    // The launcher of the 40 processes counts, too.
+    let processes = || descendants(script.process.id());
+    let about = || format!("{:?}", processes());
+    let processes = wait_until("41 processes", about, || Some(processes()).filter(|processes| processes.len() == 41));
     let command = std::fs::read_to_string(format!("/proc/{}/cmdline", processes[0])).expect("it lives");
     let program = PathBuf::from(command.split('\0').nth(1).expect("the program that it runs"));
     assert!(program.ends_with("server/train.py") && program.exists(), "{program:?}");

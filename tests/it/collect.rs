@@ -1,7 +1,7 @@
 //! `gpufleet collect` with real sshds: the log, the hook, SIGHUP, and the end.
 
-use crate::lab::{Lab, program};
-use crate::notifications::wait_for_lines;
+use crate::lab::{Lab, program, wait_until};
+use crate::notifications::wait_for_calls;
 use crate::pty::TIMEOUT;
 use crate::share::{follow, write_history};
 use gpufleet::store::history::{Batch, GpuName, HostRow};
@@ -91,19 +91,6 @@ pub(crate) fn run(lab: &Lab, arguments: &[&str]) -> Output {
     output
 }
 
-/// Waits for an event with a deadline.
-#[track_caller]
-pub(crate) fn wait_until<T>(what: &str, about: impl Fn() -> String, mut event: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(found) = event() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited for {what}:\n{}", about());
-        std::thread::yield_now();
-    }
-}
-
 /// Writes a hosts.toml with these hosts of a lab, in this order, and a line in `[defaults]`.
 pub(crate) fn keep_hosts(lab: &Lab, path: &str, kept: &[&str], line: &str) {
     let all = std::fs::read_to_string(lab.hosts_toml(line)).expect("hosts.toml");
@@ -129,7 +116,7 @@ fn the_collector_logs_notifies_and_ends_in_time() {
     collector.wait_for("gpufleet: the collector watches 1 host");
     collector.wait_for("gpufleet: room-1: connected, 4 GPUs");
     collector.wait_for("gpufleet: room-1: crit gpu-lost: GPU 3 has fallen off the bus");
-    let calls = wait_for_lines(&called, 1);
+    let calls = wait_for_calls(&called, 1);
     assert_eq!(calls[0]["findings"][0]["rule"], "gpu-lost", "{:#}", calls[0]);
     let probes = lab.probes();
     assert_eq!(probes.len(), 1);
@@ -142,7 +129,7 @@ fn the_collector_logs_notifies_and_ends_in_time() {
     let mut collector = CollectorProcess::start(&lab, "log-2", &[&hosts]);
     collector.wait_for("room-1: crit gpu-lost");
     assert_eq!(collector.end().0, Some(0));
-    assert_eq!(wait_for_lines(&called, 1).len(), 1, "no second notification");
+    assert_eq!(wait_for_calls(&called, 1).len(), 1, "no second notification");
 }
 
 #[test]
@@ -632,7 +619,7 @@ fn a_history_of_a_newer_version_is_not_touched_and_the_hosts_are_watched() {
     assert_eq!(collector.end().0, Some(0), "{}", collector.log());
     // An import has nothing else to do.
     let recording = lab.path("demo.jsonl").display().to_string();
-    assert!(run(&lab, &["record", &recording, "--demo", "--demo-speed", "300", "--for", "60"]).status.success());
+    assert!(run(&lab, &["record", &recording, "--demo", "--demo-speed", "300", "--for", "1500"]).status.success());
     let import = run(&lab, &["collect", "--import", &recording, "--store", &path]);
     assert_eq!(
         (import.status.code(), String::from_utf8_lossy(&import.stderr).into_owned()),

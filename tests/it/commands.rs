@@ -1,7 +1,7 @@
 //! Commands without a screen: exit codes, standard output and standard error.
 
 use crate::fake_driver::{devices, gpu, gpu_with};
-use crate::lab::{Lab, gpufleet, program};
+use crate::lab::{Lab, gpufleet, program, wait_until};
 use crate::ssh::authentication::SshAgent;
 use crate::sshd::{PASSPHRASE, Sshd, free_port};
 use serde_json::{Value, json};
@@ -507,11 +507,7 @@ fn free_wait_ends_when_a_gpu_becomes_free() {
         .spawn()
         .expect("starts");
     // The command keeps watching while no GPU is free: the probe runs.
-    let deadline = std::time::Instant::now() + crate::pty::TIMEOUT;
-    while lab.probes().is_empty() {
-        assert!(std::time::Instant::now() < deadline, "no probe came");
-        std::thread::yield_now();
-    }
+    wait_until("a probe", String::new, || (!lab.probes().is_empty()).then_some(()));
     lab.hosts[0].driver.set(&devices(&[gpu(0)]));
     let output = child.wait_with_output().expect("ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

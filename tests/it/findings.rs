@@ -1,6 +1,6 @@
 //! `gpufleet record` and `gpufleet findings`: files, output and exit codes.
 
-use crate::lab::{Lab, gpufleet};
+use crate::lab::{Lab, gpufleet, record_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,15 +25,6 @@ fn lines(path: &Path) -> Vec<Value> {
             serde_json::from_str(line).expect("JSON")
         })
         .collect()
-}
-
-/// Waits until a file has this many complete lines.
-fn wait_for_lines(path: &Path, count: usize) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while fs::read_to_string(path).unwrap_or_default().matches('\n').count() < count {
-        assert!(Instant::now() < deadline, "the recording grows");
-        std::thread::yield_now();
-    }
 }
 
 /// Replays a recording as JSON and as text. Returns the changes, whose times lie within the recording.
@@ -72,18 +63,7 @@ fn recording_ends_on_a_signal_and_can_be_replayed() {
     let lab = Lab::start(&["rec-1", "rec-2"]);
     let hosts = lab.hosts_toml("");
     let path = lab.path("lab.jsonl");
-    let child = Command::new(env!("CARGO_BIN_EXE_gpufleet"))
-        .args(["record", &path.display().to_string(), &hosts])
-        .env_remove("SSH_AUTH_SOCK")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("starts");
-    wait_for_lines(&path, 24);
-    let killed = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().expect("kill runs");
-    assert!(killed.success());
-    let output = child.wait_with_output().expect("ends");
+    let output = record_until(&path, &[&hosts], |recorded| recorded.matches('\n').count() >= 24);
     assert_code(&output, 0);
     let stderr = text(&output.stderr);
     assert!(stderr.starts_with("recorded 2 of 2 hosts, ") && stderr.ends_with(" MB\n"), "{stderr}");
@@ -122,14 +102,18 @@ fn redacted_recording_contains_no_user_names_or_arguments() {
     let lab = Lab::start(&["red-1"]);
     let hosts = lab.hosts_toml("");
     let path = lab.path("lab.jsonl");
-    let output = gpufleet(&["record", &path.display().to_string(), &hosts, "--redact", "--for", "4"]);
-    assert_code(&output, 0);
-    let recorded = lines(&path);
-    let facts: Vec<&Value> =
-        recorded.iter().flat_map(|line| line["wire"]["snapshot"]["facts"].as_array().into_iter().flatten()).collect();
     // The user name arrives once the user database of the host has answered.
-    let sleep = facts.iter().find(|facts| facts["name"] == "sleep" && facts["user"].is_string());
-    let sleep = sleep.expect("the process of the lab");
+    let sleep = |recorded: &str| {
+        let complete = recorded.rsplit_once('\n').map_or("", |(complete, _)| complete);
+        let lines = complete.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let mut facts =
+            lines.flat_map(|line| line["wire"]["snapshot"]["facts"].as_array().cloned().unwrap_or_default());
+        facts.find(|facts| facts["name"] == "sleep" && facts["user"].is_string())
+    };
+    let output = record_until(&path, &[&hosts, "--redact"], |recorded| sleep(recorded).is_some());
+    assert_code(&output, 0);
+    lines(&path);
+    let sleep = sleep(&fs::read_to_string(&path).expect("a recording")).expect("the process of the lab");
     assert_eq!(sleep["argv"], serde_json::json!(["sleep", "***"]));
     let user = sleep["user"].as_str().expect("a user");
     assert!(user == "root" || user.starts_with("user"), "{user}");

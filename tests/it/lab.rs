@@ -9,7 +9,7 @@ use gpufleet::fleet::{Clock, HostId, HostUpdate};
 use gpufleet::ssh::{Context, Interaction, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -197,6 +197,48 @@ pub(crate) fn gpufleet_in(state: &Path, arguments: &[&str]) -> Output {
 /// The gpufleet that the tests run: that of this build, or the one that `tests/release` unpacked from a package.
 pub(crate) fn program() -> PathBuf {
     std::env::var_os("GPUFLEET_TESTS_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_gpufleet").into(), PathBuf::from)
+}
+
+/// Waits for an event that nothing announces, such as a line in a file, and returns what `event` returns. Fails with `about`.
+#[track_caller]
+pub(crate) fn wait_until<T>(what: &str, about: impl Fn() -> String, mut event: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = event() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited for {what}:\n{}", about());
+        // The processor belongs to the programs under test.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a file has this many complete lines. Returns its text.
+#[track_caller]
+pub(crate) fn wait_for_lines(path: &Path, count: usize) -> String {
+    let text = || std::fs::read_to_string(path).unwrap_or_default();
+    wait_until(&format!("{count} lines in {}", path.display()), text, || {
+        Some(text()).filter(|text| text.matches('\n').count() >= count)
+    })
+}
+
+/// Runs `gpufleet record` until the recording meets the condition, and then ends it as Ctrl-C does.
+#[track_caller]
+pub(crate) fn record_until(recording: &Path, arguments: &[&str], condition: impl Fn(&str) -> bool) -> Output {
+    let child = Command::new(program())
+        .arg("record")
+        .arg(recording)
+        .args(arguments)
+        .env_remove("SSH_AUTH_SOCK")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("gpufleet runs");
+    let recorded = || std::fs::read_to_string(recording).unwrap_or_default();
+    wait_until("the recording", recorded, || condition(&recorded()).then_some(()));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    child.wait_with_output().expect("it ends")
 }
 
 /// Waits for the end of these processes. Returns how long it took.

@@ -1,11 +1,10 @@
 //! Notifications: the bell, desktop notifications, hooks, snoozing and the memory of diagnosis.
 
-use crate::lab::{Lab, gpufleet_in};
-use crate::pty::{Pty, TIMEOUT};
+use crate::lab::{Lab, gpufleet_in, wait_for_lines, wait_until};
+use crate::pty::Pty;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 /// The sequence that sets the window title ends with a BEL character, which rings no bell.
 const TITLE: &str = "\x1b]0;gpufleet\x07";
@@ -20,17 +19,11 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// Waits until the hook has written this many lines.
 #[track_caller]
-pub(crate) fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        // Only complete lines count.
-        if std::fs::read_to_string(path).unwrap_or_default().matches('\n').count() >= count {
-            return lines(path);
-        }
-        assert!(Instant::now() < deadline, "the hook was called {count} times: {:?}", lines(path));
-        std::thread::yield_now();
-    }
+pub(crate) fn wait_for_calls(path: &Path, count: usize) -> Vec<Value> {
+    wait_for_lines(path, count);
+    lines(path)
 }
 
 fn quit(mut pty: Pty) -> String {
@@ -53,7 +46,7 @@ fn finding_rings_and_calls_the_hook_once_across_a_restart() {
     // The fourth GPU of each lab host is lost.
     let pty = Pty::gpufleet((120, 40), &[&hosts], &environment);
     pty.wait_for("1 finding");
-    let calls = wait_for_lines(&called, 1);
+    let calls = wait_for_calls(&called, 1);
     assert_eq!((&calls[0]["schema"], &calls[0]["left_out"]), (&Value::from(1), &Value::from(0)));
     let finding = &calls[0]["findings"][0];
     assert_eq!((&finding["rule"], &finding["host"]), (&Value::from("gpu-lost"), &Value::from("tell-1")));
@@ -69,7 +62,7 @@ fn finding_rings_and_calls_the_hook_once_across_a_restart() {
         serde_json::from_str(&std::fs::read_to_string(lab.hosts[0].driver.script()).expect("a script")).expect("JSON");
     scenario["devices"][2] = crate::fake_driver::gpu_with(2, &serde_json::json!({"error": 15}));
     lab.hosts[0].driver.set(&scenario);
-    let calls = wait_for_lines(&called, 2);
+    let calls = wait_for_calls(&called, 2);
     assert_eq!(calls[1]["findings"][0]["gpus"][0]["index"], 2, "{:#}", calls[1]);
     let bytes = quit(pty);
     assert_eq!((bytes.matches("\x1b]9;").count(), bytes.matches('\x07').count()), (1, 1));
@@ -134,11 +127,7 @@ fn snooze_applies_to_all_commands_and_survives_a_restart() {
     pty.wait("a dim line with the snooze", |text| text.contains("snoozed until ") && !text.contains("1 finding"));
     // The snooze is saved at once, so a crash would not lose it.
     let memory = state.join("gpufleet/memory.json");
-    let deadline = Instant::now() + TIMEOUT;
-    while !memory.exists() {
-        assert!(Instant::now() < deadline, "the memory file is not written");
-        std::thread::yield_now();
-    }
+    wait_until("the memory file", String::new, || memory.exists().then_some(()));
     let kept = std::fs::read_to_string(&memory).expect("was written");
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
     assert_eq!(kept["snoozed"].as_object().expect("snoozes").len(), 1, "{kept:#}");

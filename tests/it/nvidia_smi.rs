@@ -1,6 +1,6 @@
 //! Hosts that are read through `nvidia-smi`, on a real sshd.
 
-use crate::lab::{gpufleet, skip};
+use crate::lab::{gpufleet, record_until, skip};
 use crate::sshd::Sshd;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -194,9 +194,8 @@ fn lost_gpu_is_shown_beside_the_others_and_their_processes() {
     assert!(plain.contains("GPU 1 has fallen off the bus"), "{plain}");
     // The recording says that processes may be missing, so that no rule takes their memory for leaked.
     let recording = lab.folder.path().join("lab.jsonl");
-    lab.gpufleet(&["record", &recording.display().to_string(), "--for", "1"]);
-    let recorded = std::fs::read_to_string(&recording).expect("a recording");
-    assert!(recorded.contains("\"processes_unknown\":[true,null,true]"), "{recorded}");
+    let hosts = hosts_toml(lab.folder.path(), &lab.sshd, "nvidia-smi");
+    record_until(&recording, &[&hosts], |recorded| recorded.contains("\"processes_unknown\":[true,null,true]"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A program in a pseudo-terminal, and a terminal emulator that reads every byte it writes.
 
+use crate::lab::wait_until;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -303,9 +304,5 @@ pub(crate) fn has_ended(pid: u32) -> bool {
 /// Waits until a process has ended.
 #[track_caller]
 pub(crate) fn wait_for_end(pid: u32) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !has_ended(pid) {
-        assert!(Instant::now() < deadline, "pid {pid} ends");
-        std::thread::yield_now();
-    }
+    wait_until(&format!("the end of {pid}"), String::new, || has_ended(pid).then_some(()));
 }

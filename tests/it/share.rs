@@ -1,7 +1,7 @@
 //! The socket of `gpufleet collect`, `gpufleet relay`, and `--collector`, with real sshds and fake drivers.
 
-use crate::collect::{CollectorProcess, command, keep_hosts, run, wait_until};
-use crate::lab::{Lab, program, scenario};
+use crate::collect::{CollectorProcess, command, keep_hosts, run};
+use crate::lab::{Lab, program, scenario, wait_until};
 use crate::pty::Pty;
 use crate::sshd::{Sshd, fingerprint};
 use crate::why::hung_jobs;

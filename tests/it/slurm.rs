@@ -2,17 +2,13 @@
 //!
 //! The process on the GPUs seems to be in the cgroup of a Slurm job, because a file is mounted over its `/proc/PID/cgroup`.
 
-use crate::lab::{Lab, has_root, program};
+use crate::lab::{Lab, has_root, program, wait_until};
 use serde_json::Value;
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// How long a test waits for a change. The end of a job is queried up to 15 s after it.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A host on which job 3385 runs.
 struct SlurmHost {
@@ -104,14 +100,8 @@ impl Watch {
     /// Waits for a change that satisfies the condition.
     #[track_caller]
     fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(change) = changes(&self.output).into_iter().find(&wanted) {
-                return change;
-            }
-            assert!(Instant::now() < deadline, "waited for {what}: {:#?}", changes(&self.output));
-            std::thread::yield_now();
-        }
+        let changes = || changes(&self.output);
+        wait_until(what, || format!("{:#?}", changes()), || changes().into_iter().find(&wanted))
     }
 }
 
@@ -167,11 +157,7 @@ pub(crate) fn findings_tell_how_a_job_ended_while_slurmctld_was_down() {
     let watch = host.watch();
     watch.wait_for("the lost GPU", |change| change["rule"] == "gpu-lost");
     host.lab.hosts[0].end_worker();
-    let deadline = Instant::now() + TIMEOUT;
-    while host.queries_of_the_end() == 0 {
-        assert!(Instant::now() < deadline, "no query of the end");
-        std::thread::yield_now();
-    }
+    wait_until("a query of the end", String::new, || (host.queries_of_the_end() > 0).then_some(()));
     fs::remove_file(&down).expect("slurmctld is up");
     watch.expect_end("Slurm: ");
     assert_eq!(host.queries_of_the_end(), 2);

@@ -1,8 +1,8 @@
 //! Terminal state: restored however the program ends or stops, keys kept in order, whole frames only.
 
 use crate::fake_driver::gpu_with;
-use crate::lab::{Lab, has_root};
-use crate::notifications::wait_for_lines;
+use crate::lab::{Lab, has_root, wait_until};
+use crate::notifications::wait_for_calls;
 use crate::pty::{Pty, TIMEOUT, signal, wait_for_end};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -101,11 +101,8 @@ fn memory_is_closed_to_debuggers_of_the_same_user_and_to_core_dumps() {
     assert_eq!(owner(pty.pid()), Some(0));
     // Another program of that user.
     let other = run("sleep", &["3600"]);
-    let deadline = Instant::now() + TIMEOUT;
-    while owner(other.pid()) != Some(nobody) {
-        assert!(Instant::now() < deadline, "{:?}", owner(other.pid()));
-        std::thread::yield_now();
-    }
+    let owner_of_other = || owner(other.pid());
+    wait_until("another owner", || format!("{:?}", owner_of_other()), || owner_of_other().filter(|&uid| uid == nobody));
 }
 
 #[test]
@@ -275,7 +272,7 @@ fn blocked_terminal_stops_neither_hosts_nor_hooks_nor_signals() {
     let hosts = lab.hosts_toml(&format!("[notifications]\nbell = true\n{hook}\nmin_severity = \"crit\""));
     let mut pty = Pty::gpufleet((200, 60), &[&hosts], &[("TMUX", "")]);
     pty.wait_for("1 finding");
-    wait_for_lines(&called, 1);
+    wait_for_calls(&called, 1);
     let before = pty.stty_at_start().to_owned();
     pty.while_blocked(|pty| {
         // The hook is called for the second lost GPU only if snapshots are still read.
@@ -283,7 +280,7 @@ fn blocked_terminal_stops_neither_hosts_nor_hooks_nor_signals() {
         let mut scenario: serde_json::Value = serde_json::from_str(&script).expect("JSON");
         scenario["devices"][2] = gpu_with(2, &serde_json::json!({"error": 15}));
         lab.hosts[0].driver.set(&scenario);
-        let calls = wait_for_lines(&called, 2);
+        let calls = wait_for_calls(&called, 2);
         assert_eq!(calls[1]["findings"][0]["gpus"][0]["index"], 2, "{:#}", calls[1]);
         let signalled = Instant::now();
         pty.signal("TERM");
@@ -335,7 +332,7 @@ fn closed_terminal_ends_the_program() {
             signal(child.process_id().expect("a pid"), "KILL");
             panic!("it runs on without a terminal");
         }
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
     };
     // gpufleet sees SIGHUP, the end of its input, or a write error first. It never panics.
     assert!([129, 0, 1].contains(&status.exit_code()), "{status:?}");

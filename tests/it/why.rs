@@ -323,8 +323,9 @@ pub(crate) struct HungJobs {
 }
 
 pub(crate) fn hung_jobs() -> HungJobs {
+    // A longer wait than the process has run would be one of an earlier run.
     const LINE: &str = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType=ALLREDUCE, NumelIn=8, \
-                        NumelOut=8, Timeout(ms)=600000) ran for 600068 milliseconds before timing out.";
+                        NumelOut=8, Timeout(ms)=100) ran for 168 milliseconds before timing out.";
     let folder = tempfile::tempdir().expect("a folder");
     let lab = Lab::start_with_workers(&["hgx-01", "hgx-02"], |host| {
         let log = std::fs::File::create(folder.path().join(host)).expect("the log");

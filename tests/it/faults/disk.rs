@@ -1,8 +1,8 @@
 //! A disk or file server that does not answer: every call on files below one directory blocks.
 
 use super::{preloaded_library, report};
-use crate::lab::{Lab, scenario};
-use crate::pty::{Pty, TIMEOUT};
+use crate::lab::{Lab, scenario, wait_until};
+use crate::pty::Pty;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -102,7 +102,8 @@ impl Disk {
     /// Waits until a call hangs whose name and path contain this text.
     fn wait_for_hang(&self, text: &str) {
         let log = self.lab.path("hung");
-        wait("a call that hangs", || fs::read_to_string(&log).is_ok_and(|calls| calls.contains(text)));
+        let calls = || fs::read_to_string(&log).unwrap_or_default();
+        wait_until("a call that hangs", calls, || calls().contains(text).then_some(()));
         // Only later calls count for the next wait.
         fs::remove_file(&log).unwrap();
     }
@@ -123,14 +124,6 @@ impl Disk {
         let host = &self.lab.hosts[0];
         host.driver.set(&scenario(host.worker_pid(), utilization));
         pty.wait_for(&format!("{utilization}%"));
-    }
-}
-
-fn wait(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::yield_now();
     }
 }
 
@@ -175,7 +168,7 @@ fn disk_that_hangs_stops_neither_the_screen_nor_the_end_and_loses_nothing_that_c
     // After the disk has recovered, the state is saved without another key.
     disk.recover();
     let recovered = Instant::now();
-    wait("the saved state", || disk.saved_snoozes() == Some(1));
+    wait_until("the saved state", String::new, || disk.saved_snoozes().filter(|&count| count == 1));
     report("the disk of the state directory hangs", noticed, Some(recovered.elapsed()));
 
     // The end does not wait for a disk that hangs. The state that was saved before stays, and other files are written.

@@ -228,14 +228,16 @@ sys.stdin.read()
 
 #[test]
 fn clients_that_wait_for_the_front_end_of_a_gpu_process_are_counted() {
-    let mut front_end = ChildProgram::new(python(FRONT_END, &[]).stdout(Stdio::piped()));
+    // Clients of the other children of a front end's parent count, up to the first shell: other tests have servers, too.
+    let in_shell = |program: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "\"$@\"; exit", "sh"]).args(program).stdout(Stdio::piped());
+        ChildProgram::new(&mut command)
+    };
+    let mut front_end = in_shell(&["python3", "-c", FRONT_END]);
     let worker = front_end.read_number();
-    let mut command = Command::new("unshare");
-    if !rustix::process::geteuid().is_root() {
-        command.args(["--user", "--map-root-user"]);
-    }
-    command.args(["--net", "python3", "-c", FRONT_END, "up"]).stdout(Stdio::piped());
-    let mut in_container = ChildProgram::new(&mut command);
+    let map_root = if rustix::process::geteuid().is_root() { &[][..] } else { &["--user", "--map-root-user"] };
+    let mut in_container = in_shell(&[&["unshare"], map_root, &["--net", "python3", "-c", FRONT_END, "up"]].concat());
     let hidden = in_container.read_number();
     let driver = driver_with(&[worker, hidden]);
     let mut probe = Probe::with_driver(&driver);

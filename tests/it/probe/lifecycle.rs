@@ -2,6 +2,7 @@
 
 use super::harness::{Probe, Sleeper, TIMEOUT, another_user_command};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
+use crate::lab::wait_gone;
 use gpufleet::wire::codec::decode;
 use gpufleet::wire::{DriverErrorKind, Message, ProcessFacts, ReplyOutcome, Request, SafeText, Signal, Snapshot};
 use serde_json::json;
@@ -87,11 +88,7 @@ fn probe_ends_when_standard_output_closes() {
     stdout.read_line(&mut line).expect("hello");
     drop(stdout);
     // Standard input stays open: only the broken pipe ends the probe.
-    let start = Instant::now();
-    while child.try_wait().expect("waits").is_none() {
-        assert!(start.elapsed() < Duration::from_secs(25), "the probe does not end");
-        std::thread::yield_now();
-    }
+    wait_gone(&[child.id()], Duration::from_secs(25));
     assert!(child.wait().expect("waits").success());
 }
 

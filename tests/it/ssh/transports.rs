@@ -404,11 +404,16 @@ async fn name_with_a_dead_address_is_reached_at_its_other_address() {
     }
     let lab = Lab::start(&["other"]);
     // The resolver sorts the address first that equals the source address, so 127.0.0.1 is the dead one.
-    let living = Sshd::start_at(Ipv4Addr::new(127, 0, 0, 9), &[]);
+    let bound = (0..20).find_map(|_| {
+        let living = Sshd::start_at(Ipv4Addr::new(127, 0, 0, 9), &[]);
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        // A server of another test may have the port at this address.
+        socket.bind((Ipv4Addr::LOCALHOST, living.port()).into()).ok()?;
+        Some((living, socket))
+    });
+    let (living, socket) = bound.expect("a port that is free at both addresses");
     let port = living.port();
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
     let dead: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
-    socket.bind(dead).unwrap();
     let _listener = socket.listen(0).unwrap();
     // A full backlog: Linux drops further connection requests, as a firewall does.
     let mut queue = Vec::new();
