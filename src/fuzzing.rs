@@ -266,6 +266,7 @@ fn examined(examination: Examination) {
             })
             .into(),
         log: None,
+        log_refusal: crate::wire::NO_LOG_FILE.into(),
     };
     let verdict = judge(&JobEvidence { ranks: vec![rank(7), rank(8)], ..JobEvidence::default() });
     assert!(!verdict.sentence.is_empty());

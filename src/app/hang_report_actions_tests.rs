@@ -8,8 +8,8 @@ use crate::diagnosis::proof::Outcome;
 use crate::diagnosis::proof::investigation::Progress;
 use crate::fleet::{HostUpdate, Row};
 use crate::wire::{
-    Examination, ExaminationPart, ExaminationRefusal, Frame, ProcessExamination, ProcessState, ReplyOutcome, Request,
-    StackDump, ThreadReading, ThreadStack,
+    Examination, ExaminationPart, ExaminationRefusal, Frame, NO_LOG_FILE, ProcessExamination, ProcessState,
+    ReplyOutcome, Request, StackDump, ThreadReading, ThreadStack,
 };
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ fn answer_with(
                 change(&request, &mut examination);
                 ReplyOutcome::Examined(Box::new(examination))
             }
-            _ => ReplyOutcome::Refused("standard output and standard error are not regular files".into()),
+            _ => ReplyOutcome::Refused(NO_LOG_FILE.into()),
         };
         let reply = Reply { id: request.reply_id().expect("has a reply"), outcome };
         let effects = app.update(Event::Host(host, Box::new(HostUpdate::Reply(reply))), at(seconds));

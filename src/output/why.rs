@@ -429,6 +429,7 @@ mod tests {
             gpus: Vec::new(),
             readings: Vec::new(),
             log: None,
+            log_refusal: SafeText::default(),
         };
         JobEvidence {
             name: "job 3385".into(),
@@ -503,8 +504,8 @@ job 3385, 8 ranks on node1, node2: HANGS (for >= 12 min)  proven
         let lines = (0..20).map(|step| SafeText::from(format!("step {step}"))).chain(["  ".into()]).collect();
         let age = Some(Duration::from_secs(745));
         evidence.ranks[0].log =
-            Some(LogTail { path: "/home/ann/0.log".into(), lines: vec!["begins".into()], age: None });
-        evidence.ranks[7].log = Some(LogTail { path: "/home/ann/7.log".into(), lines, age });
+            Some(LogTail { path: "/home/ann/0.log".into(), lines: vec!["begins".into()], ..LogTail::default() });
+        evidence.ranks[7].log = Some(LogTail { path: "/home/ann/7.log".into(), lines, age, ..LogTail::default() });
         evidence
     }
 

@@ -6,7 +6,7 @@ use super::examine::job_variables;
 use super::process_facts::has_other_command;
 use super::procfs::{FileReader, Stat, real_uid};
 use crate::wire::redact::redact;
-use crate::wire::{ProcessState, ReplyOutcome, SafeText, Signal};
+use crate::wire::{NO_LOG_FILE, ProcessState, ReplyOutcome, SafeText, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fstat, openat, seek};
@@ -227,7 +227,7 @@ fn read_log_tail(pid: u32) -> ReplyOutcome {
             Err(error) => return refused(format!("{path}: {error}")),
         }
     }
-    refused("standard output and standard error are not regular files")
+    refused(NO_LOG_FILE)
 }
 
 /// Returns the last lines of a file, or `None` if it is not a regular file.
@@ -359,7 +359,7 @@ mod tests {
                 );
             }
         }
-        let refusal = "standard output and standard error are not regular files";
+        let refusal = crate::wire::NO_LOG_FILE;
         let quiet = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()));
         assert_eq!(log_tail(quiet.target(), Some(BOOT), &readers()), ReplyOutcome::Refused(refusal.into()));
     }

@@ -342,6 +342,10 @@ impl Request {
     }
 }
 
+/// [`ReplyOutcome::Refused`] as the answer to [`Request::LogTail`] if the output of the process goes to a terminal, a pipe or a
+/// socket.
+pub const NO_LOG_FILE: &str = "standard output and standard error are not regular files";
+
 /// A signal that can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

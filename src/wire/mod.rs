@@ -42,7 +42,8 @@ pub use gpu::{
 };
 pub use host::{Filesystem, HostReading, Scope, SlurmJob, SlurmJobEnd, is_slurm_job_id};
 pub use message::{
-    Hello, Inventory, Message, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome, Request, Signal, Snapshot,
+    Hello, Inventory, Message, NO_LOG_FILE, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome, Request, Signal,
+    Snapshot,
 };
 pub use process::{
     Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,

@@ -51,6 +51,8 @@ pub struct RankEvidence {
     pub readings: Vec<RankReading>,
     /// The end of its log. `None` if it was not read.
     pub log: Option<LogTail>,
+    /// The reason why its log could not be read. Empty if it was read or not asked for.
+    pub log_refusal: SafeText,
 }
 
 /// The latest readings of a GPU of a rank.
@@ -98,7 +100,7 @@ pub struct RankReading {
     pub log_age: Option<Duration>,
 }
 
-/// The end of the log of a rank, of this run.
+/// The end of the log of a rank. Its first lines may be those of an earlier run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LogTail {
     /// Path of the file.
@@ -107,4 +109,6 @@ pub struct LogTail {
     pub lines: Vec<SafeText>,
     /// Time since the last write to the file.
     pub age: Option<Duration>,
+    /// How long the process has run.
+    pub process_age: Option<Duration>,
 }

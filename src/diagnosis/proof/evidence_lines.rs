@@ -10,7 +10,7 @@ use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
 use super::verdict::{EvidenceLine, Missing, Outcome, Says};
-use crate::wire::{ExaminationPart, ProcessExamination, RankAbsence, RanksAtCount, SafeText};
+use crate::wire::{ExaminationPart, NO_LOG_FILE, ProcessExamination, RankAbsence, RanksAtCount, SafeText};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::{Discriminant, discriminant};
@@ -473,6 +473,7 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
             is_risk: false,
         });
     }
+    missing.extend(log(facts));
     missing.extend(second_report(facts));
     missing.extend(of_other_users(facts));
     missing.extend(unwatched(facts));
@@ -511,6 +512,20 @@ fn refusals(facts: &Facts<'_>, rank: &RankEvidence) -> Vec<(u8, String, String, 
         found.push((order as u8, refusal.reason.to_string(), refusal.remedy.to_string(), refusal.is_risk));
     }
     found
+}
+
+/// Ranks of a job often share one log, so that it is missing only if no rank has one.
+fn log(facts: &Facts<'_>) -> Option<Missing> {
+    let mut ranks = facts.ranks.list.iter().map(|rank| rank.evidence);
+    if ranks.clone().any(|rank| rank.log.is_some()) {
+        return None;
+    }
+    let reason = &ranks.find(|rank| rank.is_mine && !rank.log_refusal.is_empty())?.log_refusal;
+    let remedy = match &**reason {
+        NO_LOG_FILE => "write the output of the next start to a file, as with `>train.log 2>&1`",
+        _ => "",
+    };
+    Some(Missing { what: "log".into(), reason: reason.clone(), remedy: remedy.into(), is_risk: false })
 }
 
 /// One report shows no standstill.

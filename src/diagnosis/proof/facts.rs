@@ -5,7 +5,7 @@ use super::activity::{
 };
 use super::evidence::{JobEvidence, RankEvidence};
 use super::flight_recorder::Dumps;
-use super::log_lines::{FoundSign, LogSign, find_signs};
+use super::log_lines::{FoundSign, LogSign, find_signs, signs_of_this_run};
 use super::ranks::Ranks;
 use super::ras::{CountChange, RasReports};
 use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome};
@@ -278,7 +278,10 @@ fn signs<'a>(ranks: &Ranks<'a>) -> Vec<Sign<'a>> {
         let sharing =
             ranks.list.iter().filter(|other| other.evidence.log.as_ref().is_some_and(|it| it.path == log.path));
         let is_only = sharing.count() == 1 && ranks.list.len() > 1;
-        for sign in find_signs(&log.lines) {
+        // Nothing was written since the process started.
+        let is_earlier = matches!((log.age, log.process_age), (Some(written), Some(started)) if written > started);
+        let lines = if is_earlier { &[][..] } else { &log.lines[..] };
+        for sign in signs_of_this_run(find_signs(lines), log.process_age) {
             if found.iter().any(|known| known.path == &log.path && known.found == sign) {
                 continue;
             }

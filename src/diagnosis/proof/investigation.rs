@@ -78,6 +78,8 @@ struct Rank {
     /// The readings of the last two rounds, each with the number of its round.
     readings: Vec<(u32, RankReading)>,
     log: Option<LogTail>,
+    /// The reason why its log could not be read.
+    log_refusal: SafeText,
 }
 
 impl Rank {
@@ -163,6 +165,7 @@ impl Investigation {
                     reads_links: is_mine && std::mem::take(&mut reads_links),
                     readings: Vec::new(),
                     log: None,
+                    log_refusal: SafeText::default(),
                 });
             }
         }
@@ -331,8 +334,11 @@ impl Investigation {
             (ReplyOutcome::LogTail { path, lines }, TaskKind::Log) => {
                 let rank = &mut self.ranks[task.rank];
                 let process = find_process(fleet, rank.host, &rank.key);
-                rank.log = Some(LogTail { path, lines, age: process.and_then(log_age) });
+                rank.log_refusal = SafeText::default();
+                rank.log =
+                    Some(LogTail { path, lines, age: process.and_then(log_age), process_age: process.and_then(age) });
             }
+            (ReplyOutcome::Refused(reason), TaskKind::Log) => self.ranks[task.rank].log_refusal = reason,
             (ReplyOutcome::Gone, _) => self.refuse(&task, "the process has exited", fleet, now),
             (ReplyOutcome::Reused, _) => self.refuse(&task, "the pid now belongs to another process", fleet, now),
             (ReplyOutcome::NotPermitted, _) => self.refuse(&task, "it is another user's process", fleet, now),
@@ -367,7 +373,7 @@ impl Investigation {
         }
     }
 
-    /// Records that a request failed, for each part of it. A log that cannot be read is no loss that needs a remedy.
+    /// Records that an examination failed, for each part of it.
     fn refuse(&mut self, task: &Task, reason: &str, fleet: &Fleet, now: Moment) {
         let TaskKind::Examine(parts) = &task.kind else { return };
         let refusal = |part: &ExaminationPart| ExaminationRefusal::new(*part, reason, "");
@@ -502,6 +508,7 @@ impl Investigation {
                     .unwrap_or_default(),
                 readings: rank.readings.iter().map(|(_, reading)| reading.clone()).collect(),
                 log: rank.log.clone(),
+                log_refusal: rank.log_refusal.clone(),
             }
         });
         JobEvidence {
@@ -534,6 +541,10 @@ fn computes(process: &Process) -> bool {
 
 fn find_process<'a>(fleet: &'a Fleet, host: HostId, key: &ProcessKey) -> Option<&'a Process> {
     fleet.host(host)?.processes().find(|process| process.key == *key)
+}
+
+fn age(process: &Process) -> Option<Duration> {
+    Duration::try_from_secs_f64(process.reading.age_seconds?).ok()
 }
 
 fn log_age(process: &Process) -> Option<Duration> {

@@ -102,7 +102,9 @@ mod tests {
     #[test]
     fn equal_variables_are_those_of_the_job_and_others_those_of_the_culprit() {
         let mut job = laggard();
-        let log = |path: &str, line: &str| Some(LogTail { path: path.into(), lines: vec![line.into()], age: None });
+        let log = |path: &str, line: &str| {
+            Some(LogTail { path: path.into(), lines: vec![line.into()], ..LogTail::default() })
+        };
         job.ranks[0].log = log("/home/ann/0.log", "begins");
         job.ranks[7].log = log("/home/ann/7.log", "step 60");
         let verdict = judge(&job);

@@ -147,7 +147,7 @@ fn watchdog(facts: &Facts<'_>) -> Option<Conclusion> {
         return None;
     }
     let operation = facts.signs.iter().find_map(|sign| match &sign.found.sign {
-        LogSign::WatchdogTimeout { operation } if !operation.is_empty() => Some(operation.as_str()),
+        LogSign::WatchdogTimeout { operation, .. } if !operation.is_empty() => Some(operation.as_str()),
         _ => None,
     });
     let gave_up = match operation {

@@ -84,6 +84,7 @@ fn any_rank() -> impl Strategy<Value = RankEvidence> {
                 path: "/log".into(),
                 lines: lines.into_iter().map(SafeText::new).collect(),
                 age: Some(Duration::ZERO),
+                process_age: None,
             });
             rank
         },

@@ -5,7 +5,9 @@ use super::super::testing::{
 };
 use super::super::verdict::{EvidenceLine, Missing, Says};
 use super::*;
-use crate::wire::{Communicator, ExaminationPart, ExaminationRefusal, LinkErrorCount, NamedRank, ProcessState};
+use crate::wire::{
+    Communicator, ExaminationPart, ExaminationRefusal, LinkErrorCount, NO_LOG_FILE, NamedRank, ProcessState,
+};
 use std::time::Duration;
 
 const SAME: [u64; 8] = [64; 8];
@@ -252,6 +254,16 @@ fn lines_of_the_watchdog_are_a_proof() {
         reading.write_bytes = Some(bytes);
     }
     assert_eq!(judge(&writes).outcome, Outcome::WaitsForRank);
+    // The processes are younger than the wait that the lines report, or than the last line.
+    for (written_seconds, process_seconds) in [(10, 60), (90, 60)] {
+        let mut young = job.clone();
+        for log in young.ranks.iter_mut().filter_map(|rank| rank.log.as_mut()) {
+            log.age = Some(Duration::from_secs(written_seconds));
+            log.process_age = Some(Duration::from_secs(process_seconds));
+        }
+        let verdict = judge(&young);
+        assert!(!verdict.sentence.contains("watchdog"), "{verdict:?}");
+    }
 
     // Rank 7 completed what it enqueued and wrote no line. The others wait for it.
     add_log(
@@ -745,6 +757,7 @@ fn a_log_says_why_a_rank_ended() {
         path: "/logs/1.err".into(),
         lines: vec!["ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress".into()],
         age: Some(Duration::from_secs(300)),
+        ..LogTail::default()
     });
     check(
         &job,
@@ -798,6 +811,28 @@ fn refusals_change_no_verdict_and_are_shown_once() {
         "NCCL RAS: NCCL 2.27.5 may crash (use PyTorch 2.12 or newer, or `gpufleet why --ask-ras`)"
     );
     assert!(verdict.missing[0].is_risk);
+}
+
+#[test]
+fn a_log_is_missing_if_no_rank_has_one() {
+    let mut job = laggard();
+    job.ranks[2].log_refusal = NO_LOG_FILE.into();
+    let missing = |job: &JobEvidence| {
+        judge(job)
+            .missing
+            .into_iter()
+            .find(|missing| missing.what == "log")
+            .map(|missing| (missing.reason, missing.remedy))
+    };
+    let remedy = "write the output of the next start to a file, as with `>train.log 2>&1`";
+    assert_eq!(missing(&job), Some((NO_LOG_FILE.into(), remedy.into())));
+    job.ranks[2].log_refusal = "the log could not be read within 3 s: its file system hangs".into();
+    assert_eq!(missing(&job), Some((job.ranks[2].log_refusal.clone(), "".into())));
+    job.ranks[2].is_mine = false;
+    assert_eq!(missing(&job), None, "its owner is asked to examine it");
+    job.ranks[2].is_mine = true;
+    job.ranks[5].log = Some(LogTail::default());
+    assert_eq!(missing(&job), None);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! driver.
 
 use crate::wire::SafeText;
+use std::time::Duration;
 
 /// The meaning of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub(super) enum LogSign {
     WatchdogTimeout {
         /// The operation and its sequence number: `ALLREDUCE 2398459`.
         operation: SafeText,
+        /// How long the operation ran before.
+        ran_for: Option<Duration>,
     },
     /// The last work of a process group on one rank, written after a timeout.
     WorkStatus {
@@ -60,6 +63,28 @@ pub(super) struct FoundSign {
 
 const DESYNC_HEAD: &str = "ranks that caused the desync are:";
 
+/// The signs of this run, if the process that writes the log has run for this long. An operation that ran for longer than that
+/// shows that the report of its timeout is the one of an earlier run. Without an age, all are of this run.
+pub(super) fn signs_of_this_run(mut signs: Vec<FoundSign>, process_age: Option<Duration>) -> Vec<FoundSign> {
+    let Some(age) = process_age else { return signs };
+    let mut is_earlier = false;
+    // Reports of several ranks stand between each other, so that all timeouts before an earlier one are earlier, too.
+    let is_too_long =
+        |sign: &LogSign| matches!(sign, LogSign::WatchdogTimeout { ran_for: Some(ran), .. } if *ran > age);
+    let mut last_earlier = signs.iter().rposition(|found| is_too_long(&found.sign)).map_or(0, |position| position + 1);
+    signs.retain(|found| {
+        let is_before = last_earlier > 0;
+        last_earlier = last_earlier.saturating_sub(1);
+        match found.sign {
+            LogSign::WatchdogTimeout { .. } => is_earlier = is_before,
+            LogSign::WorkStatus { .. } | LogSign::Desync { .. } | LogSign::TakenDown => {}
+            _ => return !is_before,
+        }
+        !is_before && !is_earlier
+    });
+    signs
+}
+
 /// Finds the lines that say something, in their order.
 pub(super) fn find_signs(lines: &[SafeText]) -> Vec<FoundSign> {
     let mut found = Vec::new();
@@ -100,6 +125,10 @@ fn sign_of(line: &str) -> Option<LogSign> {
                 Some(sequence) if !operation.is_empty() => SafeText::from(format!("{operation} {sequence}")),
                 _ => SafeText::from(operation),
             },
+            ran_for: after(line, "ran for ")
+                .filter(|rest| rest.contains("milliseconds"))
+                .and_then(number)
+                .map(Duration::from_millis),
         });
     }
     if has("watchdog got stuck for") {
@@ -230,13 +259,35 @@ mod tests {
         let line = "[rank118]:[E603 21:33:49.1 ProcessGroupNCCL.cpp:632] [Rank 118] Watchdog caught collective operation \
                     timeout: WorkNCCL(SeqNum=2398459, OpType=ALLREDUCE, NumelIn=8652160, NumelOut=8652160, \
                     Timeout(ms)=1800000) ran for 1800068 milliseconds before timing out.";
-        let operation = "ALLREDUCE 2398459".into();
-        assert_eq!(only_sign(line), (LogSign::WatchdogTimeout { operation }, Some(118)));
+        let (operation, ran_for) = ("ALLREDUCE 2398459".into(), Some(Duration::from_millis(1_800_068)));
+        assert_eq!(only_sign(line), (LogSign::WatchdogTimeout { operation, ran_for }, Some(118)));
         let older = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, Timeout(ms)=1800000) \
                      ran for 1800068 milliseconds before timing out.";
-        assert_eq!(only_sign(older), (LogSign::WatchdogTimeout { operation: "BROADCAST".into() }, Some(3)));
+        let operation = "BROADCAST".into();
+        assert_eq!(only_sign(older), (LogSign::WatchdogTimeout { operation, ran_for }, Some(3)));
         let oldest = "Watchdog caught collective operation timeout";
-        assert_eq!(only_sign(oldest), (LogSign::WatchdogTimeout { operation: "".into() }, None));
+        assert_eq!(only_sign(oldest), (LogSign::WatchdogTimeout { operation: "".into(), ran_for: None }, None));
+    }
+
+    #[test]
+    fn a_timeout_longer_than_the_process_has_run_is_of_an_earlier_run() {
+        let timeout = |rank: u32, ran_ms: u32| {
+            format!(
+                "[rank{rank}]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, \
+                 Timeout(ms)=600000) ran for {ran_ms} milliseconds before timing out."
+            )
+        };
+        let status = "[rank1]: PG GUID 0(default_pg) last enqueued work: 10, last completed work: 7";
+        let down = "To avoid data inconsistency, we are taking the entire process down.";
+        let memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB";
+        let (first, second, this) = (timeout(0, 600_050), timeout(1, 600_020), timeout(1, 60_000));
+        let lines = [&*first, status, &*second, status, down, memory, "starts", &*this, status];
+        let kept = |age: Option<u64>| signs_of_this_run(signs(&lines), age.map(Duration::from_secs));
+        assert_eq!(kept(None), signs(&lines));
+        assert_eq!(kept(Some(601)), signs(&lines));
+        assert_eq!(kept(Some(300)), signs(&[memory, &*this, status]));
+        assert_eq!(kept(Some(59)), signs(&[]), "every timeout is too long");
+        assert_eq!(signs_of_this_run(signs(&[status, down]), Some(Duration::ZERO)), signs(&[status, down]));
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub(super) fn waiting_rank(rank: u32, size: u32) -> RankEvidence {
         gpus: vec![spinning_gpu(rank % 4)],
         readings: vec![reading(0), reading(1)],
         log: None,
+        log_refusal: SafeText::default(),
     }
 }
 
@@ -218,8 +219,12 @@ pub(super) fn add_flat_links(job: &mut JobEvidence) {
 pub(super) fn add_log(job: &mut JobEvidence, lines: &[&str]) {
     let lines: Vec<SafeText> = lines.iter().map(|line| SafeText::new(line)).collect();
     for rank in &mut job.ranks {
-        let log =
-            LogTail { path: "/home/ann/out.log".into(), lines: lines.clone(), age: Some(Duration::from_secs(10)) };
+        let log = LogTail {
+            path: "/home/ann/out.log".into(),
+            lines: lines.clone(),
+            age: Some(Duration::from_secs(10)),
+            process_age: None,
+        };
         rank.log = Some(log);
     }
 }
