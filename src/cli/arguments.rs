@@ -633,6 +633,18 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl Cli {
+    /// Whether the command can show the hosts of a collector.
+    pub fn reads_a_collector(&self) -> bool {
+        match &self.command {
+            None | Some(Command::Why(_)) => true,
+            Some(Command::Status(arguments)) => !arguments.direct,
+            Some(Command::Free(arguments)) => !arguments.direct,
+            Some(Command::Findings(arguments)) => !arguments.direct,
+            Some(Command::History(arguments)) => arguments.store.is_none(),
+            Some(_) => false,
+        }
+    }
+
     /// Checks relations between options. clap does not enforce them between a global option and a subcommand.
     pub fn check(&self) -> Result<(), UsageError> {
         let error = |message: String, hint: &str| Err(UsageError { message, hint: hint.to_owned() });

@@ -8,7 +8,7 @@ use crate::config::{
     did_you_mean, parse_target, parse_word_list, select,
 };
 use crate::fleet::Clock;
-use crate::share::HostInfo;
+use crate::share::{HostInfo, connect, socket_candidates};
 use crate::sim::SimulatedFleet;
 use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, TraceEvent};
 use crate::store::{Directories, read_text_or_pipe};
@@ -38,7 +38,7 @@ pub struct CommandContext {
     pub simulated: bool,
     /// How to notify the user of findings.
     pub notifications: Notifications,
-    /// The collectors that read the hosts, with `--collector`.
+    /// The collectors that read the hosts, with `--collector` or without any hosts of its own.
     pub collectors: Vec<ChosenCollector>,
 }
 
@@ -62,7 +62,7 @@ impl SelectedHosts {
 
 /// An error that leaves a command without hosts.
 pub enum HostSelectionError {
-    /// There is no target, no hosts.toml and no local GPU.
+    /// There is no target, no hosts.toml and no local GPU. A collector may run on this machine.
     NoTarget,
     /// A target or a file cannot be used.
     Failed(CommandError),
@@ -70,9 +70,10 @@ pub enum HostSelectionError {
 
 /// The message without a target.
 const NO_TARGET: &str = "\
-gpufleet HOST...   watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
-gpufleet init      write a hosts.toml to fill in
-gpufleet --demo    watch a simulated fleet
+gpufleet HOST...             watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
+gpufleet --collector HOST    show the fleet of the collector on HOST
+gpufleet init                write a hosts.toml to fill in
+gpufleet --demo              watch a simulated fleet
 ";
 
 impl HostSelectionError {
@@ -156,7 +157,7 @@ impl CommandContext {
 /// The address of a relayed host whose name cannot be used with ssh: it never resolves (RFC 2606), and says what to do.
 const NO_ENTRY: &str = "add-an-entry-to-hosts-toml.invalid";
 
-/// A collector that `--collector` names, and the hosts to show.
+/// A collector that `--collector` names, or the one on this machine, and the hosts to show.
 #[derive(Clone)]
 pub struct ChosenCollector {
     /// Its machine.
@@ -168,6 +169,14 @@ pub struct ChosenCollector {
 }
 
 impl ChosenCollector {
+    /// The collector on this machine, for an account without a hosts.toml. `None` if none serves it.
+    pub fn on_this_machine() -> Option<Self> {
+        connect(&socket_candidates(&Directories::find())).ok()?;
+        let name = SafeText::new(&rustix::system::uname().nodename().to_string_lossy());
+        let machine = HostConfig { backend: Backend::Local, ..HostConfig::named(name) };
+        Some(Self { machine: Arc::new(machine), known: Vec::new(), wanted: Vec::new() })
+    }
+
     /// The configurations of the hosts to show, in the order of the command line, else in that of the collector.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use super::{
     report, schema, status, status_csv, tui, why,
 };
 use crate::cli::arguments::{Cli, CollectArgs, Command, DoctorArgs, FindingsArgs, StatusArgs};
+use crate::config::Notifications;
 use crate::ssh::Interaction;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -109,7 +110,12 @@ fn prepare(
     selection_error: fn(HostSelectionError) -> CommandError,
 ) -> Result<(SelectedHosts, Vec<ChosenCollector>, Runtime), CommandError> {
     let (hosts, collectors) = if cli.global.collectors.is_empty() {
-        (select_hosts(&cli.global, targets).map_err(selection_error)?, Vec::new())
+        let selected = select_hosts(&cli.global, targets);
+        let has_none = matches!(selected, Err(HostSelectionError::NoTarget));
+        match (has_none && cli.reads_a_collector()).then(ChosenCollector::on_this_machine).flatten() {
+            Some(here) => (SelectedHosts::Real(Vec::new(), Notifications::default()), vec![here]),
+            None => (selected.map_err(selection_error)?, Vec::new()),
+        }
     } else {
         let (chosen, notifications) = choose_collectors(&cli.global, targets).map_err(selection_error)?;
         (SelectedHosts::Real(Vec::new(), notifications), chosen)

@@ -98,9 +98,12 @@ pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<
 async fn answer(setup: &mut CommandContext, arguments: &FindingsArgs) -> Result<Option<CollectorAnswer>, CommandError> {
     if let Some(chosen) = setup.collectors.pop() {
         if arguments.watch || arguments.duration.is_some() {
-            let text = "--collector prints what the collector has found and takes neither --watch nor --for\n  hint: leave \
-                        it out";
-            return Err(CommandError::usage(text));
+            return Err(CommandError::usage(if chosen.machine.is_local() {
+                "--watch and --for need hosts, and there is no hosts.toml\n  hint: name them, or leave the option out for the \
+                 findings of the collector on this machine"
+            } else {
+                "--collector prints what the collector has found and takes neither --watch nor --for\n  hint: leave it out"
+            }));
         }
         return ask_relayed(setup, &chosen, FACTS).await.map(Some);
     }

@@ -1,7 +1,7 @@
 //! `gpufleet status`: prints the fleet once, or again and again with `--watch`.
 
 use super::collector_answer::{CollectorAnswer, ask_again, ask_local, ask_relayed};
-use super::command_context::CommandContext;
+use super::command_context::{ChosenCollector, CommandContext};
 use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
 use super::saved_state::SavedStateFile;
 use super::status_csv::{self, CsvPrinter};
@@ -35,14 +35,7 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
         printed: 0,
     };
     if let Some(chosen) = setup.collectors.pop() {
-        if arguments.watch.is_some() {
-            let text =
-                "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";
-            return Err(CommandError::usage(text));
-        }
-        let answer = ask_relayed(&mut setup, &chosen, printer.needed_facts()).await?;
-        printer.print_answer(&answer, None)?;
-        return Ok(exit_code(answer.all_reported()));
+        return repeat_relayed_answers(&mut setup, &chosen, &mut printer, arguments.watch).await;
     }
     if !arguments.direct
         && !setup.simulated
@@ -86,6 +79,32 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
 /// The exit code tells whether every host reported.
 fn exit_code(have_all_reported: bool) -> ExitCode {
     if have_all_reported { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) }
+}
+
+/// Prints the answer of a collector without hosts.toml, and with a period asks it again and again, if it is on this machine: each
+/// question to another one is a login.
+async fn repeat_relayed_answers(
+    setup: &mut CommandContext,
+    chosen: &ChosenCollector,
+    printer: &mut Printer,
+    period: Option<Duration>,
+) -> Result<ExitCode, CommandError> {
+    if period.is_some() && !chosen.machine.is_local() {
+        let text =
+            "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";
+        return Err(CommandError::usage(text));
+    }
+    let mut exit_signals = ExitSignals::new()?;
+    loop {
+        let answer = ask_relayed(setup, chosen, printer.needed_facts()).await?;
+        let is_read = printer.print_answer(&answer, period)? == Written::All;
+        let code = Ok(exit_code(answer.all_reported()));
+        let Some(period) = period.filter(|_| is_read) else { return code };
+        tokio::select! {
+            _ = exit_signals.next() => return code,
+            () = tokio::time::sleep(period) => {}
+        }
+    }
 }
 
 /// Prints the answer of the collector on this machine, and with a period asks it again and again. Returns the exit code, or `None`

@@ -2,7 +2,7 @@
 
 use super::error;
 use super::remote_command::{CommandEnd, OpenChannel, Progress, RemoteCommand};
-use crate::config::HostConfig;
+use crate::config::{HostConfig, shell_word};
 use crate::fleet::{Clock, HistoryQuery, LinkError, LinkErrorKind};
 use crate::share::{
     CollectorInfo, Demultiplexer, HostInfo, MAX_FRAME_BYTES, RefusalKind, ViewerEvent, ViewerHello, encode_query,
@@ -10,6 +10,8 @@ use crate::share::{
 use crate::ssh::transport::Exit;
 use crate::wire::SafeText;
 use crate::wire::codec::LineBuffer;
+use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
@@ -19,6 +21,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Every login shell takes a command in single quotes.
 const COMMAND: &str = "exec /bin/sh -c 'PATH=\"$PATH:/usr/local/bin:$HOME/.local/bin:$HOME/.cargo/bin\"; export PATH; \
                        exec gpufleet relay'";
+/// The command that starts the relay on a machine. On this one, it is this program (`own`), which need not be in PATH.
+fn command(machine: &HostConfig, own: Option<&Path>) -> Cow<'static, str> {
+    match own.and_then(Path::to_str).filter(|_| machine.is_local()) {
+        Some(program) => Cow::Owned(format!("exec {} relay", shell_word(program))),
+        None => Cow::Borrowed(COMMAND),
+    }
+}
+
 /// Time limit for the first line: the start of the relay and the picture of the collector.
 const FIRST_LINE_LIMIT: Duration = Duration::from_secs(20);
 /// Without a line for this long, the connection is dropped.
@@ -54,7 +64,9 @@ impl Relay {
         demultiplexer: Demultiplexer,
         progress: &Progress,
     ) -> Result<Self, LinkError> {
-        let channel = ssh.open(machine, COMMAND, progress).await.map_err(|error| error::from_ssh(&error))?;
+        let own = std::env::current_exe().ok();
+        let command = command(machine, own.as_deref());
+        let channel = ssh.open(machine, &command, progress).await.map_err(|error| error::from_ssh(&error))?;
         let mut remote = RemoteCommand::new(channel);
         remote.stdout.lines = LineBuffer::with_limit(MAX_FRAME_BYTES);
         let hello = hello.line().unwrap_or_default();
@@ -240,6 +252,14 @@ mod tests {
         let end = CommandEnd { exit, stderr: stderr.into() };
         let error = ended(&end, &"lab-head".into());
         (error.message.to_string(), error.hint.map(|hint| hint.to_string()))
+    }
+
+    #[test]
+    fn the_relay_on_this_machine_is_this_program() {
+        let own = Some(Path::new("/home/ann/my programs/gpufleet"));
+        assert_eq!(command(&HostConfig::named("localhost"), own), "exec '/home/ann/my programs/gpufleet' relay");
+        assert_eq!(command(&HostConfig::named("lab-head"), own), COMMAND);
+        assert_eq!(command(&HostConfig::named("localhost"), None), COMMAND);
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn finish(child: Child) -> RunResult {
     RunResult { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-fn has_driver() -> bool {
+pub(crate) fn has_driver() -> bool {
     ["/proc/driver/nvidia/version", "/dev/nvidiactl"].iter().any(|path| Path::new(path).exists())
 }
 
@@ -135,7 +135,7 @@ fn default_hosts_file_is_found_and_its_errors_are_printed() {
 }
 
 #[test]
-fn missing_targets_print_three_lines_of_help() {
+fn missing_targets_print_the_ways_to_begin() {
     let home = Home::new();
     if has_driver() {
         let result = home.run(&["status", "--json"]);
@@ -143,12 +143,14 @@ fn missing_targets_print_three_lines_of_help() {
         return;
     }
     let lines = "\
-gpufleet HOST...   watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
-gpufleet init      write a hosts.toml to fill in
-gpufleet --demo    watch a simulated fleet
+gpufleet HOST...             watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
+gpufleet --collector HOST    show the fleet of the collector on HOST
+gpufleet init                write a hosts.toml to fill in
+gpufleet --demo              watch a simulated fleet
 ";
     home.assert_fails(&[], 2, lines);
     home.assert_fails(&["status"], 1, lines);
+    home.assert_fails(&["collect"], 1, lines);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The socket of `gpufleet collect`, `gpufleet relay`, and `--collector`, with real sshds and fake drivers.
 
 use crate::collect::{CollectorProcess, command, keep_hosts, run};
+use crate::commands::has_driver;
 use crate::lab::{Lab, program, scenario, wait_until};
 use crate::pty::Pty;
 use crate::sshd::{Sshd, fingerprint};
@@ -102,6 +103,67 @@ fn status_free_and_findings_answer_from_the_socket() {
     assert!(!socket(&lab).exists(), "the socket is removed");
     let (text, _, code) = texts(&lab, &["status", &hosts]);
     assert!(code == 0 && !text.contains(SOURCE), "{text}");
+}
+
+#[test]
+fn an_account_without_hosts_sees_the_fleet_of_the_collector_on_this_machine() {
+    if has_driver() {
+        crate::lab::skip("this machine has an NVIDIA driver, so it shows its own GPUs");
+        return;
+    }
+    let lab = Lab::start(&["hgx-01"]);
+    let mut collector = start_collector(&lab, &lab.hosts_toml(""), &[]);
+    // The own account is allowed; only its home has no hosts.toml.
+    let home = lab.path("home").display().to_string();
+    std::fs::create_dir(&home).expect("a home");
+    let state = lab.path("state").display().to_string();
+    let environment = [("HOME", home.as_str()), ("XDG_CONFIG_HOME", home.as_str()), ("XDG_STATE_HOME", state.as_str())];
+    let run = |arguments: &[&str]| {
+        let output = command(&lab).envs(environment).args(arguments).output().expect("runs");
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("UTF-8");
+        (text, output.status.code().expect("an exit code"))
+    };
+    let (text, code) = run(&["status"]);
+    assert!(code == 0 && text.contains("97%") && text.contains(SOURCE), "{text}");
+    let (text, code) = run(&["free", "-n", "1"]);
+    assert!(code == 0 && text.contains("hgx-01") && text.contains(SOURCE), "{text}");
+    let text = wait_until(
+        "the finding",
+        || collector.log(),
+        || {
+            let (text, code) = run(&["findings"]);
+            (code == 4 && text.contains("gpu-lost")).then_some(text)
+        },
+    );
+    assert!(text.contains(SOURCE), "{text}");
+    let (text, code) = run(&["findings", "--watch"]);
+    assert_eq!(
+        (text.as_str(), code),
+        (
+            "gpufleet: --watch and --for need hosts, and there is no hosts.toml\n  hint: name them, or leave the option out \
+             for the findings of the collector on this machine\n",
+            2
+        )
+    );
+    let (text, code) = run(&["status", "--direct"]);
+    assert!(code == 1 && text.starts_with("gpufleet HOST..."), "{text}");
+    let mut pty = Pty::gpufleet((140, 40), &[] as &[&str], &environment);
+    pty.wait_for("hgx-01");
+    pty.wait_for("97%");
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    // `--loop` goes on with new answers.
+    let mut repeated = command(&lab);
+    repeated.envs(environment).args(["status", "--csv", "--loop", "0.5"]).stdout(Stdio::piped());
+    let mut repeated = repeated.spawn().expect("runs");
+    let lines = BufReader::new(repeated.stdout.take().expect("a pipe")).lines();
+    let of_first_gpu = lines.map_while(Result::ok).filter(|line| line.contains(",hgx-01,0,")).take(2).count();
+    assert_eq!(of_first_gpu, 2);
+    repeated.kill().expect("runs");
+    repeated.wait().expect("ends");
+    assert_eq!(collector.end().0, Some(0));
+    let (text, code) = run(&["status"]);
+    assert!(code == 1 && text.starts_with("gpufleet HOST..."), "{text}");
 }
 
 #[test]
