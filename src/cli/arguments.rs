@@ -595,6 +595,11 @@ impl Command {
         }
     }
 
+    /// Whether the command can show the hosts of a collector.
+    fn takes_collector(&self) -> bool {
+        matches!(self, Self::Status(_) | Self::Free(_) | Self::Findings(_) | Self::Why(_) | Self::History(_))
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Status(_) => "status",
@@ -633,16 +638,17 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl Cli {
-    /// Whether the command can show the hosts of a collector.
-    pub fn reads_a_collector(&self) -> bool {
-        match &self.command {
-            None | Some(Command::Why(_)) => true,
-            Some(Command::Status(arguments)) => !arguments.direct,
-            Some(Command::Free(arguments)) => !arguments.direct,
-            Some(Command::Findings(arguments)) => !arguments.direct,
-            Some(Command::History(arguments)) => arguments.store.is_none(),
-            Some(_) => false,
-        }
+    /// Whether the hosts of the collector on this machine can stand for missing hosts.
+    pub fn accepts_local_collector(&self) -> bool {
+        let is_direct = matches!(
+            self.command,
+            Some(
+                Command::Status(StatusArgs { direct: true, .. })
+                    | Command::Free(FreeArgs { direct: true, .. })
+                    | Command::Findings(FindingsArgs { direct: true, .. })
+            )
+        );
+        self.command.as_ref().is_none_or(Command::takes_collector) && !is_direct
     }
 
     /// Checks relations between options. clap does not enforce them between a global option and a subcommand.
@@ -685,11 +691,7 @@ impl Cli {
             );
         }
         let Some(command) = &self.command else { return Ok(()) };
-        let takes_collector = matches!(
-            command,
-            Command::Status(_) | Command::Free(_) | Command::Findings(_) | Command::Why(_) | Command::History(_)
-        );
-        if !global.collectors.is_empty() && !takes_collector {
+        if !global.collectors.is_empty() && !command.takes_collector() {
             let hint = "the screen, `status`, `free`, `findings`, `why` and `history` take --collector";
             return error(format!("`{}` does not take --collector", command.name()), hint);
         }

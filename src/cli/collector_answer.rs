@@ -118,10 +118,36 @@ impl CollectorAnswer {
     }
 }
 
+/// The first answer of the chosen collector, else of one on this machine. `None` if the hosts are to be asked.
+pub(super) async fn first_answer(
+    setup: &mut CommandContext,
+    chosen: Option<&ChosenCollector>,
+    asks_hosts: bool,
+    facts: NeededFacts,
+) -> Result<Option<CollectorAnswer>, CommandError> {
+    match chosen {
+        Some(chosen) => ask_relayed(setup, chosen, facts).await.map(Some),
+        None if asks_hosts || setup.simulated => Ok(None),
+        None => Ok(ask_local(&setup.hosts, facts, setup.clock)),
+    }
+}
+
+/// The next answer after `period`. `None` if the collector on this machine does not answer any more and the hosts can be asked.
+pub(super) async fn next_answer(
+    setup: &mut CommandContext,
+    chosen: Option<&ChosenCollector>,
+    facts: NeededFacts,
+    period: Duration,
+) -> Result<Option<CollectorAnswer>, CommandError> {
+    let Some(chosen) = chosen else { return Ok(ask_again(&setup.hosts, facts, setup.clock, period).await) };
+    tokio::time::sleep(period).await;
+    ask_relayed(setup, chosen, facts).await.map(Some)
+}
+
 /// Asks the collector on this machine. Returns `None` if none runs, or if it does not watch all of these hosts with the
 /// same settings: then only the hosts themselves can answer. The answer contains at least these facts of processes. A collector that
 /// does not answer is named on standard error.
-pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Option<CollectorAnswer> {
+fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Option<CollectorAnswer> {
     match ask(hosts, facts, clock)? {
         Ok(answer) => Some(answer),
         Err(silent) => {
@@ -133,7 +159,7 @@ pub(super) fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Cl
 
 /// Asks the collector on this machine again after `period`. One that is started again answers after some seconds: until then it is
 /// asked each second. Returns `None` with a message on standard error if it does not come back: then the hosts can be asked.
-pub(super) async fn ask_again(
+async fn ask_again(
     hosts: &[Arc<HostConfig>],
     facts: NeededFacts,
     clock: Clock,
@@ -307,7 +333,7 @@ pub(super) fn no_answer(chosen: &[ChosenCollector], errors: &[LinkError]) -> Com
 }
 
 /// Asks a collector on another machine. The answer contains at least these facts of processes.
-pub(super) async fn ask_relayed(
+async fn ask_relayed(
     setup: &mut CommandContext,
     chosen: &ChosenCollector,
     facts: NeededFacts,

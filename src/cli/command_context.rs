@@ -38,7 +38,7 @@ pub struct CommandContext {
     pub simulated: bool,
     /// How to notify the user of findings.
     pub notifications: Notifications,
-    /// The collectors that read the hosts, with `--collector` or without any hosts of its own.
+    /// The collectors that read the hosts: those of `--collector`, or the one on this machine where no host is named.
     pub collectors: Vec<ChosenCollector>,
 }
 
@@ -62,7 +62,7 @@ impl SelectedHosts {
 
 /// An error that leaves a command without hosts.
 pub enum HostSelectionError {
-    /// There is no target, no hosts.toml and no local GPU. A collector may run on this machine.
+    /// There is no target, no hosts.toml and no local GPU.
     NoTarget,
     /// A target or a file cannot be used.
     Failed(CommandError),

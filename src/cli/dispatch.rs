@@ -112,7 +112,7 @@ fn prepare(
     let (hosts, collectors) = if cli.global.collectors.is_empty() {
         let selected = select_hosts(&cli.global, targets);
         let has_none = matches!(selected, Err(HostSelectionError::NoTarget));
-        match (has_none && cli.reads_a_collector()).then(ChosenCollector::on_this_machine).flatten() {
+        match (has_none && cli.accepts_local_collector()).then(ChosenCollector::on_this_machine).flatten() {
             Some(here) => (SelectedHosts::Real(Vec::new(), Notifications::default()), vec![here]),
             None => (selected.map_err(selection_error)?, Vec::new()),
         }

@@ -1,7 +1,7 @@
 //! `gpufleet findings`: prints the findings after a while, as they change, or of a recording.
 
 use super::background_writer::{BackgroundWriter, END_LIMIT};
-use super::collector_answer::{CollectorAnswer, ask_local, ask_relayed};
+use super::collector_answer::{CollectorAnswer, first_answer};
 use super::command_context::CommandContext;
 use super::exit::{FINDINGS_FIRING, INCOMPLETE, print_json, stdout_paint, warn};
 use super::notify::Notifier;
@@ -96,19 +96,14 @@ pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<
 /// The answer of a collector: of the one that `--collector` names, else of one on this machine. `--for` and `--watch` ask
 /// for an observation by this program.
 async fn answer(setup: &mut CommandContext, arguments: &FindingsArgs) -> Result<Option<CollectorAnswer>, CommandError> {
-    if let Some(chosen) = setup.collectors.pop() {
-        if arguments.watch || arguments.duration.is_some() {
-            return Err(CommandError::usage(if chosen.machine.is_local() {
-                "--watch and --for need hosts, and there is no hosts.toml\n  hint: name them, or leave the option out for the \
-                 findings of the collector on this machine"
-            } else {
-                "--collector prints what the collector has found and takes neither --watch nor --for\n  hint: leave it out"
-            }));
-        }
-        return ask_relayed(setup, &chosen, FACTS).await.map(Some);
+    let chosen = setup.collectors.pop();
+    let observes = arguments.watch || arguments.duration.is_some();
+    if chosen.is_some() && observes {
+        let text = "a collector prints what it has found, so --watch and --for need hosts\n  hint: leave the option out, or \
+                    name the hosts";
+        return Err(CommandError::usage(text));
     }
-    let asks_hosts = arguments.direct || arguments.watch || arguments.duration.is_some() || setup.simulated;
-    Ok(if asks_hosts { None } else { ask_local(&setup.hosts, FACTS, setup.clock) })
+    first_answer(setup, chosen.as_ref(), arguments.direct || observes, FACTS).await
 }
 
 fn print_answer(answer: &CollectorAnswer, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {

@@ -1,6 +1,6 @@
 //! `gpufleet free`: prints free GPUs and the commands to use them.
 
-use super::collector_answer::{CollectorAnswer, ask_again, ask_local, ask_relayed};
+use super::collector_answer::{CollectorAnswer, first_answer, next_answer};
 use super::command_context::{ChosenCollector, CommandContext};
 use super::exit::{INCOMPLETE, NOTHING_FREE, print_json};
 use super::terminal_prompts::{NextUpdate, Prompter};
@@ -26,12 +26,7 @@ const ASK_PERIOD: Duration = Duration::from_secs(2);
 /// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.
 pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
     let chosen = setup.collectors.pop();
-    let first = match &chosen {
-        Some(chosen) => Some(ask_relayed(&mut setup, chosen, FACTS).await?),
-        None if arguments.direct || setup.simulated => None,
-        None => ask_local(&setup.hosts, FACTS, setup.clock),
-    };
-    if let Some(answer) = first
+    if let Some(answer) = first_answer(&mut setup, chosen.as_ref(), arguments.direct, FACTS).await?
         && let Some(code) = search_answers(&mut setup, chosen.as_ref(), answer, arguments).await?
     {
         return Ok(code);
@@ -86,16 +81,9 @@ async fn search_answers(
                 None => ExitCode::from(INCOMPLETE),
             }));
         }
-        let next = async {
-            let Some(chosen) = chosen else {
-                return Ok(ask_again(&setup.hosts, FACTS, setup.clock, ASK_PERIOD).await);
-            };
-            tokio::time::sleep(ASK_PERIOD).await;
-            ask_relayed(setup, chosen, FACTS).await.map(Some)
-        };
         let next = tokio::select! {
             code = exit_signals.next() => return Ok(Some(ExitCode::from(code))),
-            next = next => next?,
+            next = next_answer(setup, chosen, FACTS, ASK_PERIOD) => next?,
         };
         let Some(next) = next else { return Ok(None) };
         answer = next;

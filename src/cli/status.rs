@@ -1,6 +1,6 @@
 //! `gpufleet status`: prints the fleet once, or again and again with `--watch`.
 
-use super::collector_answer::{CollectorAnswer, ask_again, ask_local, ask_relayed};
+use super::collector_answer::{CollectorAnswer, first_answer, next_answer};
 use super::command_context::{ChosenCollector, CommandContext};
 use super::exit::{INCOMPLETE, Written, stdout_paint, write_out};
 use super::saved_state::SavedStateFile;
@@ -34,13 +34,16 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
         style: RepeatStyle::of_stdout(),
         printed: 0,
     };
-    if let Some(chosen) = setup.collectors.pop() {
-        return repeat_relayed_answers(&mut setup, &chosen, &mut printer, arguments.watch).await;
+    let chosen = setup.collectors.pop();
+    // Each question to a collector on another machine is a login.
+    if arguments.watch.is_some() && chosen.as_ref().is_some_and(|chosen| !chosen.machine.is_local()) {
+        let text =
+            "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";
+        return Err(CommandError::usage(text));
     }
-    if !arguments.direct
-        && !setup.simulated
-        && let Some(answer) = ask_local(&setup.hosts, printer.needed_facts(), setup.clock)
-        && let Some(code) = repeat_answers(&setup, answer, &mut printer, arguments.watch).await?
+    let chosen = chosen.as_ref();
+    if let Some(answer) = first_answer(&mut setup, chosen, arguments.direct, printer.needed_facts()).await?
+        && let Some(code) = repeat_answers(&mut setup, chosen, answer, &mut printer, arguments.watch).await?
     {
         return Ok(code);
     }
@@ -81,36 +84,11 @@ fn exit_code(have_all_reported: bool) -> ExitCode {
     if have_all_reported { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) }
 }
 
-/// Prints the answer of a collector without hosts.toml, and with a period asks it again and again, if it is on this machine: each
-/// question to another one is a login.
-async fn repeat_relayed_answers(
-    setup: &mut CommandContext,
-    chosen: &ChosenCollector,
-    printer: &mut Printer,
-    period: Option<Duration>,
-) -> Result<ExitCode, CommandError> {
-    if period.is_some() && !chosen.machine.is_local() {
-        let text =
-            "--collector does not take --watch with `status`\n  hint: `gpufleet --collector HOST` shows the screen";
-        return Err(CommandError::usage(text));
-    }
-    let mut exit_signals = ExitSignals::new()?;
-    loop {
-        let answer = ask_relayed(setup, chosen, printer.needed_facts()).await?;
-        let is_read = printer.print_answer(&answer, period)? == Written::All;
-        let code = Ok(exit_code(answer.all_reported()));
-        let Some(period) = period.filter(|_| is_read) else { return code };
-        tokio::select! {
-            _ = exit_signals.next() => return code,
-            () = tokio::time::sleep(period) => {}
-        }
-    }
-}
-
-/// Prints the answer of the collector on this machine, and with a period asks it again and again. Returns the exit code, or `None`
-/// if the collector does not answer any more.
+/// Prints the answer of a collector, and with a period asks it again and again. Returns the exit code, or `None` if the collector on
+/// this machine does not answer any more.
 async fn repeat_answers(
-    setup: &CommandContext,
+    setup: &mut CommandContext,
+    chosen: Option<&ChosenCollector>,
     mut answer: CollectorAnswer,
     printer: &mut Printer,
     period: Option<Duration>,
@@ -122,7 +100,7 @@ async fn repeat_answers(
         let Some(period) = period.filter(|_| is_read) else { return code };
         answer = tokio::select! {
             _ = exit_signals.next() => return code,
-            next = ask_again(&setup.hosts, printer.needed_facts(), setup.clock, period) => match next {
+            next = next_answer(setup, chosen, printer.needed_facts(), period) => match next? {
                 Some(answer) => answer,
                 None => return Ok(None),
             },

@@ -21,14 +21,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Every login shell takes a command in single quotes.
 const COMMAND: &str = "exec /bin/sh -c 'PATH=\"$PATH:/usr/local/bin:$HOME/.local/bin:$HOME/.cargo/bin\"; export PATH; \
                        exec gpufleet relay'";
-/// The command that starts the relay on a machine. On this one, it is this program (`own`), which need not be in PATH.
-fn command(machine: &HostConfig, own: Option<&Path>) -> Cow<'static, str> {
-    match own.and_then(Path::to_str).filter(|_| machine.is_local()) {
-        Some(program) => Cow::Owned(format!("exec {} relay", shell_word(program))),
-        None => Cow::Borrowed(COMMAND),
-    }
-}
-
 /// Time limit for the first line: the start of the relay and the picture of the collector.
 const FIRST_LINE_LIMIT: Duration = Duration::from_secs(20);
 /// Without a line for this long, the connection is dropped.
@@ -39,6 +31,14 @@ const SIGN_OF_LIFE_PERIOD: Duration = Duration::from_secs(10);
 const NOISE_LIMIT_BYTES: usize = 64 * 1024;
 /// Time limit for sending a request to the relay.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The command that starts the relay on a machine. On this one, it is this program (`own`), which need not be in PATH.
+fn command(machine: &HostConfig, own: Option<&Path>) -> Cow<'static, str> {
+    match own.and_then(Path::to_str).filter(|_| machine.is_local()) {
+        Some(program) => Cow::Owned(format!("exec {} relay", shell_word(program))),
+        None => Cow::Borrowed(COMMAND),
+    }
+}
 
 /// A connection to a collector on another machine.
 pub struct Relay {
@@ -64,7 +64,8 @@ impl Relay {
         demultiplexer: Demultiplexer,
         progress: &Progress,
     ) -> Result<Self, LinkError> {
-        let own = std::env::current_exe().ok();
+        // A program that was replaced since it started has no path any more.
+        let own = std::env::current_exe().ok().filter(|path| path.exists());
         let command = command(machine, own.as_deref());
         let channel = ssh.open(machine, &command, progress).await.map_err(|error| error::from_ssh(&error))?;
         let mut remote = RemoteCommand::new(channel);

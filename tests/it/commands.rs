@@ -1,7 +1,7 @@
 //! Commands without a screen: exit codes, standard output and standard error.
 
 use crate::fake_driver::{devices, gpu, gpu_with};
-use crate::lab::{Lab, gpufleet, program, wait_until};
+use crate::lab::{Lab, gpufleet, has_driver, program, wait_until};
 use crate::ssh::authentication::SshAgent;
 use crate::sshd::{PASSPHRASE, Sshd, free_port};
 use serde_json::{Value, json};
@@ -76,10 +76,6 @@ fn finish(child: Child) -> RunResult {
     let output = child.wait_with_output().expect("ends");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     RunResult { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-pub(crate) fn has_driver() -> bool {
-    ["/proc/driver/nvidia/version", "/dev/nvidiactl"].iter().any(|path| Path::new(path).exists())
 }
 
 #[test]

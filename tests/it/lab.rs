@@ -208,7 +208,7 @@ pub(crate) fn wait_until<T>(what: &str, about: impl Fn() -> String, mut event: i
             return found;
         }
         assert!(Instant::now() < deadline, "waited for {what}:\n{}", about());
-        // The processor belongs to the programs under test.
+        // The pause leaves the processor to the programs under test.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -222,19 +222,22 @@ pub(crate) fn wait_for_lines(path: &Path, count: usize) -> String {
     })
 }
 
-/// Runs `gpufleet record` until the recording meets the condition, and then ends it as Ctrl-C does.
-#[track_caller]
-pub(crate) fn record_until(recording: &Path, arguments: &[&str], condition: impl Fn(&str) -> bool) -> Output {
-    let child = Command::new(program())
-        .arg("record")
-        .arg(recording)
+/// Starts gpufleet, with its output in pipes.
+pub(crate) fn start_gpufleet(arguments: &[&str]) -> Child {
+    Command::new(program())
         .args(arguments)
         .env_remove("SSH_AUTH_SOCK")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("gpufleet runs");
+        .expect("gpufleet runs")
+}
+
+/// Runs `gpufleet record` until the recording meets the condition, and then ends it as Ctrl-C does.
+#[track_caller]
+pub(crate) fn record_until(recording: &Path, arguments: &[&str], condition: impl Fn(&str) -> bool) -> Output {
+    let child = start_gpufleet(&[&["record", &recording.display().to_string()], arguments].concat());
     let recorded = || std::fs::read_to_string(recording).unwrap_or_default();
     wait_until("the recording", recorded, || condition(&recorded()).then_some(()));
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
@@ -384,6 +387,11 @@ pub(crate) fn has_root() -> bool {
     );
     skip("it needs root, for a mount namespace");
     false
+}
+
+/// Whether this machine has an NVIDIA driver, so that gpufleet shows its GPUs if no host is named.
+pub(crate) fn has_driver() -> bool {
+    ["/proc/driver/nvidia/version", "/dev/nvidiactl"].iter().any(|path| Path::new(path).exists())
 }
 
 /// Reports that this test is skipped, and reason, in its output and in the list of `tests/run`.

@@ -4,6 +4,7 @@
 mod a_minute_long;
 mod benches;
 mod collect;
+mod collector_screens;
 mod commands;
 mod completions;
 mod end_to_end;

@@ -1,11 +1,10 @@
 //! `gpufleet status --csv` with real sshds and of recordings.
 
-use crate::lab::{Lab, gpufleet};
+use crate::lab::{Lab, gpufleet, start_gpufleet};
 use crate::sshd::TIMEOUT;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Child, Command, Stdio};
 
 /// The header and the records of a CSV text, which must be complete.
 #[track_caller]
@@ -16,17 +15,6 @@ fn parse(text: &str) -> (Vec<String>, Vec<Vec<String>>) {
     // The reader rejects records of another length.
     let records = reader.records().map(|record| record.expect("a record").iter().map(str::to_owned).collect());
     (header, records.collect())
-}
-
-fn start(arguments: &[&str]) -> Child {
-    Command::new(crate::lab::program())
-        .args(arguments)
-        .env_remove("SSH_AUTH_SOCK")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("starts")
 }
 
 #[test]
@@ -69,7 +57,7 @@ fn each_gpu_has_a_line_and_a_lost_host_is_named() {
 fn a_loop_ends_on_a_signal_after_a_whole_line() {
     let lab = Lab::start(&["loop-1"]);
     let columns = "timestamp,host,index,host.state,utilization.gpu";
-    let mut child = start(&["status", "--csv", "--columns", columns, &lab.hosts_toml(""), "--loop", "0.2"]);
+    let mut child = start_gpufleet(&["status", "--csv", "--columns", columns, &lab.hosts_toml(""), "--loop", "0.2"]);
     let mut reader = BufReader::new(child.stdout.take().expect("piped"));
     let mut text = String::new();
     // The header and the four GPUs, three times.
@@ -89,7 +77,7 @@ fn a_loop_ends_on_a_signal_after_a_whole_line() {
 
 #[test]
 fn a_reader_that_goes_away_ends_the_loop() {
-    let mut child = start(&["--demo", "status", "--csv", "--loop", "0.2"]);
+    let mut child = start_gpufleet(&["--demo", "status", "--csv", "--loop", "0.2"]);
     let mut reader = BufReader::new(child.stdout.take().expect("piped"));
     reader.read_line(&mut String::new()).expect("reads");
     drop(reader);

@@ -323,7 +323,7 @@ pub(crate) struct HungJobs {
 }
 
 pub(crate) fn hung_jobs() -> HungJobs {
-    // A longer wait than the process has run would be one of an earlier run.
+    // A wait that is longer than the age of the process would be from an earlier run.
     const LINE: &str = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType=ALLREDUCE, NumelIn=8, \
                         NumelOut=8, Timeout(ms)=100) ran for 168 milliseconds before timing out.";
     let folder = tempfile::tempdir().expect("a folder");

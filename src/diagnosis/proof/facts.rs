@@ -278,7 +278,7 @@ fn signs<'a>(ranks: &Ranks<'a>) -> Vec<Sign<'a>> {
         let sharing =
             ranks.list.iter().filter(|other| other.evidence.log.as_ref().is_some_and(|it| it.path == log.path));
         let is_only = sharing.count() == 1 && ranks.list.len() > 1;
-        // Nothing was written since the process started.
+        // If nothing was written since the process started, all lines are from an earlier run.
         let is_earlier = matches!((log.age, log.process_age), (Some(written), Some(started)) if written > started);
         let lines = if is_earlier { &[][..] } else { &log.lines[..] };
         for sign in signs_of_this_run(find_signs(lines), log.process_age) {

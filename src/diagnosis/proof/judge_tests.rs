@@ -829,7 +829,7 @@ fn a_log_is_missing_if_no_rank_has_one() {
     job.ranks[2].log_refusal = "the log could not be read within 3 s: its file system hangs".into();
     assert_eq!(missing(&job), Some((job.ranks[2].log_refusal.clone(), "".into())));
     job.ranks[2].is_mine = false;
-    assert_eq!(missing(&job), None, "its owner is asked to examine it");
+    assert_eq!(missing(&job), None, "only its owner may examine it");
     job.ranks[2].is_mine = true;
     job.ranks[5].log = Some(LogTail::default());
     assert_eq!(missing(&job), None);

@@ -13,7 +13,7 @@ pub(super) enum LogSign {
     WatchdogTimeout {
         /// The operation and its sequence number: `ALLREDUCE 2398459`.
         operation: SafeText,
-        /// How long the operation ran before.
+        /// How long the operation had run.
         ran_for: Option<Duration>,
     },
     /// The last work of a process group on one rank, written after a timeout.
@@ -63,26 +63,22 @@ pub(super) struct FoundSign {
 
 const DESYNC_HEAD: &str = "ranks that caused the desync are:";
 
-/// The signs of this run, if the process that writes the log has run for this long. An operation that ran for longer than that
-/// shows that the report of its timeout is the one of an earlier run. Without an age, all are of this run.
+/// Drops the reports of timeouts that an earlier run left in the log: their operations ran for longer than `process_age`. Keeps all if
+/// the age is unknown.
 pub(super) fn signs_of_this_run(mut signs: Vec<FoundSign>, process_age: Option<Duration>) -> Vec<FoundSign> {
-    let Some(age) = process_age else { return signs };
-    let mut is_earlier = false;
-    // Reports of several ranks stand between each other, so that all timeouts before an earlier one are earlier, too.
-    let is_too_long =
-        |sign: &LogSign| matches!(sign, LogSign::WatchdogTimeout { ran_for: Some(ran), .. } if *ran > age);
-    let mut last_earlier = signs.iter().rposition(|found| is_too_long(&found.sign)).map_or(0, |position| position + 1);
-    signs.retain(|found| {
-        let is_before = last_earlier > 0;
-        last_earlier = last_earlier.saturating_sub(1);
-        match found.sign {
-            LogSign::WatchdogTimeout { .. } => is_earlier = is_before,
-            LogSign::WorkStatus { .. } | LogSign::Desync { .. } | LogSign::TakenDown => {}
-            _ => return !is_before,
-        }
-        !is_before && !is_earlier
+    let is_earlier = |found: &FoundSign| match (&found.sign, process_age) {
+        (LogSign::WatchdogTimeout { ran_for: Some(ran), .. }, Some(age)) => *ran > age,
+        _ => false,
+    };
+    let Some(last) = signs.iter().rposition(is_earlier) else { return signs };
+    // Everything before the last of these timeouts is from that run, and so are the lines of its report that follow.
+    let mut later = signs.split_off(last + 1);
+    let mut is_report = true;
+    later.retain(|found| {
+        is_report &= !matches!(found.sign, LogSign::WatchdogTimeout { .. });
+        !is_report || !matches!(found.sign, LogSign::WorkStatus { .. } | LogSign::Desync { .. } | LogSign::TakenDown)
     });
-    signs
+    later
 }
 
 /// Finds the lines that say something, in their order.

@@ -228,7 +228,8 @@ sys.stdin.read()
 
 #[test]
 fn clients_that_wait_for_the_front_end_of_a_gpu_process_are_counted() {
-    // Clients of the other children of a front end's parent count, up to the first shell: other tests have servers, too.
+    // The probe looks for clients in the processes that the same parent started, but not beyond a shell. This program starts servers
+    // for other tests, so each front end gets a shell.
     let in_shell = |program: &[&str]| {
         let mut command = Command::new("sh");
         command.args(["-c", "\"$@\"; exit", "sh"]).args(program).stdout(Stdio::piped());
