@@ -8,7 +8,7 @@ use super::track::{
     group_by_job,
 };
 use crate::config::Thresholds;
-use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey};
+use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey, program_name};
 use crate::wire::{GpuInfo, Presence, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -65,6 +65,18 @@ pub(crate) struct EndedJob {
     pub(crate) repeats: u32,
 }
 
+/// The end of a program that ran for a short time.
+#[derive(Debug, Clone)]
+struct ShortRun {
+    at: f64,
+    user: SafeText,
+    command: SafeText,
+    /// How long it ran, in seconds.
+    seconds: f64,
+    /// Its GPU was full, in part by another job: it may have ended for lack of memory.
+    is_crowded_out: bool,
+}
+
 /// A reboot of the host.
 #[derive(Debug, Clone)]
 pub(crate) struct Reboot {
@@ -102,8 +114,8 @@ pub(crate) struct HostTrack {
     pub(crate) used_at: Option<f64>,
     /// The last reboot that was noticed.
     pub(crate) reboot: Option<Reboot>,
-    /// The ends of programs that ran for a short time: when, the user, the command and how long they ran.
-    short_runs: VecDeque<(f64, SafeText, SafeText, f64)>,
+    /// The ends of programs that ran for a short time.
+    short_runs: VecDeque<ShortRun>,
     /// Since when the driver has not answered, on a host without an inventory.
     pub(crate) waiting_since: Option<f64>,
 }
@@ -116,8 +128,10 @@ impl HostTrack {
         host: &Host,
         limits: &Thresholds,
         t: f64,
-        by_reboot: bool,
+        // Whether the GPU of a process was full, in part by another job. `None` after a reboot.
+        is_crowded: Option<&dyn Fn(&ProcessTrack) -> bool>,
     ) {
+        let by_reboot = is_crowded.is_none();
         let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
         for (job, members) in group_by_job(processes) {
             let held = members.iter().filter_map(|process| {
@@ -128,7 +142,10 @@ impl HostTrack {
             });
             let Some(first) = members.first() else { continue };
             let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
-            let repeats = if is_short && !by_reboot { self.repeats(first, t) } else { 0 };
+            let repeats = match is_crowded {
+                Some(is_crowded) if is_short => self.repeats(first, is_crowded(first), t),
+                _ => 0,
+            };
             if is_short && repeats < REPEATS {
                 continue;
             }
@@ -153,23 +170,27 @@ impl HostTrack {
 
 impl HostTrack {
     /// Notes the end of a short run, and returns the number of runs of about the same length that the same program of the same
-    /// user has had lately: a person who tries a script changes it in between.
-    fn repeats(&mut self, process: &ProcessTrack, t: f64) -> u32 {
-        let ran = process.age.unwrap_or(t - process.first_seen);
-        let (who, command) = (process.info.who.clone(), process.info.command.clone());
-        self.short_runs.retain(|(at, ..)| t - at <= REPEAT_REACH);
-        push_bounded(&mut self.short_runs, (t, who.clone(), command.clone(), ran));
-        let window = REPEAT_WINDOW.max(REPEAT_LENGTHS * ran);
-        let is_same = |(at, user, name, _): &&(f64, SafeText, SafeText, f64)| {
-            t - at <= window && *user == who && *name == command
+    /// user has had lately: a person who tries a script changes it in between. The runs of a sweep differ in their arguments; they
+    /// count if each ended beside another job on a full GPU.
+    fn repeats(&mut self, process: &ProcessTrack, is_crowded_out: bool, t: f64) -> u32 {
+        let seconds = process.age.unwrap_or(t - process.first_seen);
+        let (user, command) = (process.info.who.clone(), process.info.command.clone());
+        self.short_runs.retain(|run| t - run.at <= REPEAT_REACH);
+        let last = ShortRun { at: t, user, command, seconds, is_crowded_out };
+        push_bounded(&mut self.short_runs, last.clone());
+        let window = REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds);
+        let is_same = |run: &&ShortRun| {
+            let is_sweep =
+                || run.is_crowded_out && is_crowded_out && program_name(&run.command) == program_name(&last.command);
+            t - run.at <= window && run.user == last.user && (run.command == last.command || is_sweep())
         };
         // Runs that overlap are ranks of one job, or jobs side by side.
         let mut began = f64::INFINITY;
         let mut lengths: Vec<f64> = Vec::new();
-        for (at, .., length) in self.short_runs.iter().rev().filter(is_same) {
-            if *at <= began + 1.0 {
-                began = at - length;
-                lengths.push(*length);
+        for run in self.short_runs.iter().rev().filter(is_same) {
+            if run.at <= began + 1.0 {
+                began = run.at - run.seconds;
+                lengths.push(run.seconds);
             }
         }
         let (least, most) = lengths
@@ -177,6 +198,23 @@ impl HostTrack {
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
         if most <= 1.5 * least + 10.0 { lengths.len() as u32 } else { 0 }
     }
+}
+
+/// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.
+const FULL_SHARE: f64 = 0.9;
+const CROWDED_SHARE: f64 = 0.2;
+
+/// Whether the only GPU of a process is full, in part by other jobs among these processes.
+fn is_crowded<'a>(process: &ProcessTrack, all: impl Iterator<Item = &'a ProcessTrack>, gpus: &[GpuTrack]) -> bool {
+    let [position] = process.positions[..] else { return false };
+    let Some(total) = gpus.get(position).and_then(|gpu| gpu.total_bytes) else { return false };
+    let (mut held, mut by_others) = (0.0, 0.0);
+    for other in all.filter(|other| other.positions == [position]) {
+        let bytes = other.memory_bytes.unwrap_or(0) as f64;
+        held += bytes;
+        by_others += if other.info.job == process.info.job { 0.0 } else { bytes };
+    }
+    held >= FULL_SHARE * total as f64 && by_others >= CROWDED_SHARE * total as f64
 }
 
 /// Adds an event and drops the oldest one beyond the limit.
@@ -274,7 +312,7 @@ impl HostDiagnosis {
         if !is_other_machine {
             let ended = jobs.iter().map(|job| job.members.len()).sum();
             self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended });
-            self.host_track.record_job_ends(known.iter(), host, limits, t, true);
+            self.host_track.record_job_ends(known.iter(), host, limits, t, None);
         }
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
@@ -402,7 +440,15 @@ impl HostDiagnosis {
             old.into_iter().flatten().filter(|track| !is_cut && !has_lost_gpu(track)).collect();
         // A job ends with its last process.
         let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| process.info.job == track.info.job);
-        self.host_track.record_job_ends(ended.iter().filter(is_job_over), host, limits, sample_time.t, false);
+        let all = || aligned.iter().chain(&ended);
+        let is_crowded = |process: &ProcessTrack| is_crowded(process, all(), &self.gpus);
+        self.host_track.record_job_ends(
+            ended.iter().filter(is_job_over),
+            host,
+            limits,
+            sample_time.t,
+            Some(&is_crowded),
+        );
         self.processes = aligned;
     }
 

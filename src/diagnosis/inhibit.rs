@@ -8,8 +8,8 @@ use super::{FindingPhase, RuleId, Severity};
 use crate::fleet::JobKey;
 
 use RuleId::{
-    ClockStuck, DriverMismatch, DstateHang, GhostMemory, GpuImbalance, GpuLost, IdleHog, InputStall, JobStalled,
-    LogSilent, LowPowerHighUtil, MissingRank, NfsHang, OrphanHoldingGpu, ProbeBlocked, RendezvousStuck,
+    ClockStuck, DriverMismatch, DstateHang, GhostMemory, GpuImbalance, GpuLost, HostThrashing, IdleHog, InputStall,
+    JobStalled, LogSilent, LowPowerHighUtil, MissingRank, NfsHang, OrphanHoldingGpu, ProbeBlocked, RendezvousStuck,
     StoppedHoldingGpu, StuckSpin, StuckSpinSuspect, Temperature, ThermalThrottle, ZombieHoldingGpu,
 };
 
@@ -95,7 +95,7 @@ fn is_inhibited_by(
     other: &FindingTarget,
 ) -> bool {
     match (cause, rule) {
-        (DriverMismatch, ProbeBlocked | GpuLost) | (NfsHang, DstateHang) => true,
+        (DriverMismatch, ProbeBlocked | GpuLost) | (NfsHang | HostThrashing, DstateHang) => true,
         (DriverMismatch | ProbeBlocked, _) => {
             matches!(target, FindingTarget::Gpu(_) | FindingTarget::Job(_)) && rule != GpuLost
         }

@@ -70,37 +70,40 @@ rules! {
         short: "busy at idle power",
         topic: StuckJob,
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
-                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 % or 2 W), after at least \
-                5 min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) at \
-                no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter of its \
-                memory accesses; at no more than 75 % if memory accesses are not reported, or if the log has stopped. Or, \
-                at 95 % busy, its steady power is at most half of that at work above an idle context for 10 min, whatever \
-                the memory, after its launcher ended; for 26 min if its log is silent or the workers that fed it rest \
-                since then. Boards without power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; \
-                later if the job waited that long before without a rank at work and went on by itself; after 11 and 20 min \
-                for a job on a single GPU if nothing but the GPU tells. While another rank works (it computes, reads, \
-                writes, uses the CPU or shows signs of life, also on a host that certainly runs the same job), the others \
-                may be waiting for it: the finding is then info after 10 min, and counting starts again when that work \
-                ends. While the job's log grows, warn after 20 min. Info if the GPU is only partly busy at a constant \
-                level, or beside a lost GPU. A GPU that moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its \
-                memory (5 % of the bandwidth) or uses its tensor cores (2 %) works. Where these counters (GPM) showed work \
-                for 5 min before, a GPU that is 90 % busy for 5 min with tensor cores at 1 %, memory at 2 %, links at 100 \
-                MB/s and half of its SMs at most spins, whatever its power. On a board without a power limit, the \
-                threshold is half of the median power at work. If memory accesses and log show nothing, constant power \
-                below it for 15 min is info, while the GPU is at least 90 % busy or as busy as at work. The confidence is \
-                \"certain\" if at least two GPUs, all of the job, spin and its log has stopped.",
+                memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 % or 2 W), after at \
+                least 5 min of healthy work at twice that power above an idle context. Or its power is constant (within \
+                2 %) at no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter \
+                of its memory accesses; at no more than 75 % if memory accesses are not reported, or if the log has \
+                stopped. Or, at 95 % busy, its steady power is at most half of that at work above an idle context for 10 \
+                min, whatever the memory, after its launcher ended; for 26 min if its log is silent or the workers that \
+                fed it rest since then. Boards without power: memory accesses fell to 1 %. Warn after 5 min, critical \
+                after 10 min; later if the job waited that long before without a rank at work and went on by itself; \
+                after 11 and 20 min for a job on a single GPU if nothing but the GPU tells. While another rank works (it \
+                computes, reads, writes, uses the CPU or shows signs of life, also on a host that certainly runs the \
+                same job), the others may be waiting for it: the finding is then info after 10 min, and counting starts \
+                again when that work ends. While the job's log grows, warn after 20 min. Info if the GPU is only partly \
+                busy at a constant level, or beside a lost GPU. A GPU that moves data over NVLink (200 MB/s) or PCIe \
+                (500 MB/s), reads its memory (5 % of the bandwidth) or uses its tensor cores (2 %) works. Where these \
+                counters (GPM) showed work for 5 min before, a GPU that is 90 % busy for 5 min with tensor cores at 1 %, \
+                memory at 2 %, links at 100 MB/s and half of its SMs at most spins, whatever its power; with more SMs \
+                after 20 min at a steady power. On a board without a power limit, the threshold is half of the median \
+                power at work. If memory accesses and log show nothing, constant power below it for 15 min is info, \
+                while the GPU is at least 90 % busy or as busy as at work. The confidence is \"certain\" if at least two \
+                GPUs, all of the job, spin and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares all ranks and names the one for which the others wait. \
               Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
-        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by power \
-                 smoothing. A rank that uses the CPU while its GPU rests is believed to work for 22 min, and for 45 min \
-                 while its log grows. A job that somebody debugs is at most info, also if the debugger runs another \
-                 process of the user and the same script. An equal command on another host explains nothing unless Slurm, \
-                 the rendezvous address or a wait that began in the same minute shows that it is the same job. A job that \
-                 was seen only while it hangs, and the ranks of a model server, are reported as stuck-spin-suspect.",
+        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
+                 power smoothing. A rank that uses the CPU while its GPU rests is believed to work for 22 min, and for \
+                 45 min while its log grows or it uses more than 1.1 cores for each of its GPUs. A job that somebody \
+                 debugs is at most info, also if the debugger runs another process of the user and the same script. An \
+                 equal command on another host explains nothing unless Slurm, the rendezvous address, a wait that began \
+                 in the same minute, or a GPU there that works while others there wait shows that it is the same job. A \
+                 job that was seen only while it hangs, and the ranks of a model server, are reported as \
+                 stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
                A100-PCIe 69 of 300 W); arXiv 2605.23918; telemetry of 306 public training runs (signs of life, \
                constant power)",
@@ -110,18 +113,18 @@ rules! {
         title: "looks stuck; seen only after it hung",
         short: "busy at idle power",
         topic: StuckJob,
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or at \
-                a constant power of up to a quarter of the range above an idle context without any memory access; if its \
-                log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after 10 min, critical \
-                after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a single GPU, \
-                which has no peer to wait for, while a rank or another GPU of the job works, and while its log grows. A \
-                model server is info, since ranks spin while they wait for requests; it warns after 12 min if it began to \
-                spin on all of its GPUs, or if all of them rested between earlier requests; on a single GPU, if the power \
-                at work was seen and the log has stopped, or the counters of GPM rest; and in any case if at least two clients \
-                have waited for an answer for that long. After waits that ended by \
-                themselves, several times the longest of them (5 after one, 1.5 after eight or more); after an hour beside \
-                a server of the same user that computes. The confidence is \"likely\" when at least two GPUs of the job \
-                are flat at the same time.",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or \
+                at a constant power of up to a quarter of the range above an idle context without any memory access; if \
+                its log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after 10 min, \
+                critical after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a \
+                single GPU, which has no peer to wait for, while a rank or another GPU of the job works, and while its \
+                log grows. A model server is info, since ranks spin while they wait for requests; it warns after 12 min \
+                if it began to spin on all of its GPUs, or if all of them rested between earlier requests; on a single \
+                GPU, if the power at work was seen and the log has stopped, or the counters of GPM rest, or if its log \
+                stopped before it was ever at work and it has spun for 20 min; and in any case if at least two clients \
+                have waited for an answer for that long. After waits that ended by themselves, several times the longest \
+                of them (5 after one, 1.5 after eight or more); after an hour beside a server of the same user that \
+                computes. The confidence is \"likely\" when at least two GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -149,33 +152,35 @@ rules! {
         title: "a job worked before and does nothing now",
         short: "stopped working",
         topic: StuckJob,
-        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its processes \
-                uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no child process, \
-                reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a single process), \
-                critical after 30 min if it was at sustained work before. A Slurm job or several ranks of a launcher warn \
-                in any case; another process is info, since it may wait for requests, and warns after 40 min if its log \
-                has stopped and the workers that fed it rest, or if it wrote its log also while it paused before. If the \
-                job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
-                (critical). A batch job that was first seen idle counts if its CPU time shows earlier work; it warns after \
-                40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers rest: info, \
-                or warn after 40 min if the job was at sustained work before and its log has stopped, or if Slurm or a \
-                launcher with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 \
-                min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
-                work and whose log has stopped warn after 45 min. A server whose clients wait for an answer while its GPUs \
-                are idle is info after 5 min. If at least two of them asked since then, it warns after 12 min and is critical \
-                after 30 min; with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all \
-                asked in the last 2 min before, after 40 min. If it was idle before while clients waited, and went on by \
-                itself, it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, \
-                and has no connection and no listening port, is info after 20 min and warns after 40 min; a single process of \
-                Slurm also if it uses one core in a loop. While the log of the job grows, it is info and warns after 45 min.",
+        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
+                processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no child \
+                process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a single \
+                process), critical after 30 min if it was at sustained work before. A Slurm job or several ranks of a \
+                launcher warn in any case; another process is info, since it may wait for requests, and warns after 40 \
+                min if its log has stopped and the workers that fed it rest, or if it wrote its log also while it paused \
+                before. If the job paused before and resumed without help, it must be idle for 1.5 times that pause \
+                (warn) or 3 times (critical). A batch job that was first seen idle counts if its CPU time shows earlier \
+                work; it warns after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether \
+                the workers rest: info, or warn after 40 min if the job was at sustained work before and its log has \
+                stopped, or if Slurm or a launcher with several ranks runs it and it uses no CPU. A server that was busy \
+                for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in \
+                one job that were at sustained work and whose log has stopped warn after 45 min. A server whose clients \
+                wait for an answer while its GPUs are idle is info after 5 min. If at least two of them asked since \
+                then, it warns after 12 min and is critical after 30 min; with one client, or while it reads, writes or \
+                computes on the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min. If it \
+                was idle before while clients waited, and went on by itself, it must be idle for 1.5 times that long, at \
+                most an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, \
+                is info after 20 min and warns after 40 min; a single process of Slurm also if it uses one core in a \
+                loop. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
         not: "a notebook (see idle-hog), a model server that waits for requests, a job that uses the CPU, a job that \
              somebody stopped or debugs",
-        limits: "Reads, writes and clients are visible only for your own processes, clients inside a container only to root. A \
-                client waits if its connection received data after the last data were sent, so clients that gave up or \
-                whose answer has begun are not counted. A job that was seen only while it is idle is reported as idle-hog.",
+        limits: "Reads, writes and clients are visible only for your own processes, clients inside a container only to \
+                 root. A client waits if its connection received data after the last data were sent, so clients that \
+                 gave up or whose answer has begun are not counted. A job that was seen only while it is idle is \
+                 reported as idle-hog.",
         source: "gpufleet; the durations are two and three times common barrier timeouts",
     }
     InputStall {
@@ -197,10 +202,11 @@ rules! {
               data to a local disk.",
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
-        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % is \
-                 info after 25 min if its workers or its storage are the cause, or after 35 min if it works in short \
-                 bursts or its main process uses a whole core. Below 65 % it is info after 35 min if the workers use 95 % \
-                 of a core each, on average, while the main process waits.",
+        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
+                 (above 3 %, or 1 % if its storage is the cause) is info after 25 min if its workers or its storage are \
+                 the cause, or after 35 min if it works in short bursts or its main process uses a whole core. Below 65 \
+                 % it is info after 35 min if the workers use 95 % of a core each, on average, while the main process \
+                 waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -266,9 +272,10 @@ rules! {
         title: "GPU memory in use that no visible process accounts for",
         short: "memory without a process",
         topic: Job,
-        fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 \
-               min. Info if the holder is hidden or unknown, warn if the holder is gone or a job ended on this GPU, \
-               critical if the GPU is at 90 % or more without a process, with any amount of memory.",
+        fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 min. \
+                Info if the holder is hidden or unknown, warn if the holder is gone or a job ended on this GPU, critical \
+                if the GPU is at 90 % or more without a process, with any amount of memory; info if it draws the power \
+                of work and the driver has never listed a process on this host, as under WSL.",
         means: "A process died and the driver did not release its memory, or the memory belongs to a container or a \
                user whose processes are not visible.",
         next: "Run `fuser -v /dev/nvidiaN` as root to see which processes have the device open. If there is no \
@@ -305,7 +312,8 @@ rules! {
         fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, \
                 the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it failed, \
                 was preempted or reached its limit. Also when a program ends for the fourth time after runs of about the \
-                same length, within half an hour or four times that length; warn from the eighth time if it is your job.",
+                same length, within half an hour or four times that length (with other arguments too, if each run ends on a \
+                GPU that it and another job have filled); warn from the eighth time if it is your job.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -383,11 +391,11 @@ rules! {
         short: "GPU memory grows steadily",
         topic: Job,
         fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
-                (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the first, \
-                in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if the memory is \
-                full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, is info until the \
-                memory is full within 20 min. The job must have used its GPUs for a tenth of that time. One finding per \
-                job.",
+                (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
+                first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if the \
+                memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, is info \
+                until the memory is full within 20 min. The memory must still grow in the last 10 min, and the job must \
+                have used its GPUs for a fifth of that time. One finding per job.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
@@ -443,9 +451,9 @@ rules! {
         title: "the driver reported an error (Xid)",
         short: "driver error",
         topic: Hardware,
-        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 63 62 109. Info: all others, such as 13 31 43 45 68, \
-               which are usually caused by a program. The same Xid on the same GPU is one finding for 10 min, and \
-               Xid 45 is not reported beside another Xid.",
+        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 62 109. Info: all others: 63, for which row-remap says \
+                what to do, and 13 31 43 45 68, which are usually caused by a program. The same Xid on the same GPU is \
+                one finding for 10 min, and Xid 45 is not reported beside another Xid.",
         means: "48, 63, 64, 94, 95: memory errors; 74: NVLink; 79: fell off the bus; 119, 120: the GPU system \
                processor (GSP) failed; 13, 31: a fault in a program.",
         next: "Run `dmesg | grep Xid` for the details. NVIDIA's Xid catalogue lists what to do for each number.",
@@ -582,9 +590,11 @@ rules! {
         short: "clock stays low",
         topic: Hardware,
         fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the driver \
-                gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 or slower, \
-                or if another GPU of its model on the host works at 80 % of the maximum; otherwise info, and warn after 15 \
-                min if its clock under load was twice as high before.",
+                gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 or \
+                slower, or if another GPU of its model on the host works at 80 % of the maximum; otherwise info, and \
+                warn after 15 min if its clock under load was twice as high before. Info if for 15 min the power cap is \
+                the only reason for a clock of at most three quarters of the maximum, while the GPU draws at most three \
+                quarters of its limit: its server caps it.",
         means: "The driver did not leave a low performance state, often after a driver error or a change of the power \
                supply.",
         next: "Run `nvidia-smi -q -d CLOCK,PERFORMANCE -i GPU`. End the job and reset the GPU, or reboot.",
@@ -599,7 +609,7 @@ rules! {
         short: "slow PCIe link",
         topic: Hardware,
         fires: "Under load (50 % or more) for 2 min, the link has fewer lanes or an older generation than both ends \
-                support. Warn if the link was faster before, or is faster on another GPU of the model on the host; \
+                support. Warn if the link was faster before, or is faster on two other GPUs of the model on the host; \
                 otherwise info.",
         means: "A riser, a slot or a bad contact: copies between host and GPU are slow.",
         next: "Run `nvidia-smi -q -d PCI` and `lspci -vv`. Reseat the GPU.",
@@ -783,7 +793,8 @@ rules! {
         title: "the memory of a host is nearly full",
         short: "host memory nearly full",
         topic: Host,
-        fires: "90 % (warn) or 98 % (critical) of the memory is unavailable for 30 s. Clears below 80 %.",
+        fires: "90 % (warn; 95 % if a GPU shares the memory) or 98 % (critical) of the memory is unavailable for 30 s. \
+                Clears below 80 %.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",

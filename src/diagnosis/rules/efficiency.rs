@@ -15,6 +15,8 @@ const MIN_STALL_SECONDS: f64 = 120.0;
 const HALF_SPEED: f64 = 0.5;
 /// The utilisation of a job that waits for data from the start: it works, but rarely.
 const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
+/// The least utilisation of such a job if its storage is the reason, in percent.
+const STARVED_BY_STORAGE_PERCENT: f32 = 1.0;
 /// Below this mean utilisation, in percent, workers that are all saturated limit the job.
 const LIMITED_PERCENT: f32 = 65.0;
 /// The CPU usage per worker from which a worker is saturated, in percent, and the cores at most of a main process that waits
@@ -38,7 +40,7 @@ const OVERLOADED_TASKS: f64 = 2.0;
 const OVERLOADED_WARN_AFTER: f64 = 600.0;
 
 /// The CPU usage of workers that do something, in percent of a core.
-const WORKING_PERCENT: f32 = 50.0;
+const WORKING_PERCENT: f32 = 25.0;
 /// The CPU cores of a main process that prepares the data itself.
 const SINGLE_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.5;
 
@@ -84,8 +86,11 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         conditions.unknown(RuleId::InputStall, target);
         return;
     };
-    // At half of the earlier utilisation the input may be too slow, too.
-    let half = f64::from(earlier) * HALF_SPEED;
+    // At half of the earlier utilisation the input may be too slow, too. The median is the lower end of a step of 10: where the cause
+    // is known, its middle counts.
+    let cause = cause(context, job);
+    let step = if matches!(cause, None | Some(Cause::Unknown)) { 0.0 } else { 5.0 };
+    let half = (f64::from(earlier) + step) * HALF_SPEED;
     if f64::from(now) >= (1.5 * limits.utilization).max(half) {
         if now < LIMITED_PERCENT && are_workers_saturated(context, job) {
             starved_from_the_start(context, conditions, job, target);
@@ -102,7 +107,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         conditions.in_hysteresis(RuleId::InputStall, target);
         return;
     }
-    let Some(cause) = cause(context, job) else { return };
+    let Some(cause) = cause else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
     // A job at 0 % may evaluate or prepare data. One that paused before and went on by itself may pause as long again.
     let is_stopped = job.was_quiet(t, limits.warn_after);
@@ -177,9 +182,12 @@ fn is_overloaded(context: &RuleContext) -> bool {
 /// A job that was never seen at full speed, and waits for its workers or its storage, or works in short bursts.
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
-    let is_slow = (STARVED_PERCENT.0..STARVED_PERCENT.1).contains(&mean);
+    let cause = cause(context, job);
+    let waits_for_storage = matches!(cause, Some(Cause::Storage));
+    let least = if waits_for_storage { STARVED_BY_STORAGE_PERCENT } else { STARVED_PERCENT.0 };
+    let is_slow = (least..STARVED_PERCENT.1).contains(&mean);
     let is_limited = || mean < LIMITED_PERCENT && are_workers_saturated(context, job);
-    let Some(cause) = cause(context, job).filter(|_| is_slow || is_limited()) else { return };
+    let Some(cause) = cause.filter(|_| is_slow || is_limited()) else { return };
     let has_bursts = || {
         let begin = context.sample_time.t - HALF_SPEED_WINDOW;
         job.gpus.iter().all(|gpu| {
@@ -263,8 +271,11 @@ fn mean_utilization(context: &RuleContext, job: &JobTrack, seconds: f64) -> Opti
 fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
     let limits = &context.limits.input_stall;
     let is_blocked = context.members(job).any(|process| process.descendants_blocked_share * 100.0 >= limits.blocked);
-    // A job that writes saves or evaluates. It does not wait for input.
-    let saves = job.host_work_at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS);
+    // A job that writes saves or evaluates. It does not wait for input. Where its writes are seen, disk sleep means that it reads.
+    let is_recent = |at: Option<f64>| at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS);
+    let are_writes_seen = context.members(job).all(ProcessTrack::shows_io);
+    let wrote = || context.members(job).any(|process| is_recent(process.wrote_at));
+    let saves = is_recent(job.busier_at) || (is_recent(job.host_work_at) && (!are_writes_seen || wrote()));
     let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
     if is_blocked || (!saves && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
         return Some(Cause::Storage);

@@ -2,7 +2,7 @@ use crate::config::Thresholds;
 use crate::diagnosis::Confidence;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
-use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, SafeText, Snapshot};
+use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, ProcessState, SafeText, Snapshot};
 
 fn job(workers: u32, percent: f32, blocked: u32) -> Vec<TestProcess> {
     let mut job = process(7, "python train.py", &[(0, 60)]);
@@ -112,6 +112,33 @@ fn input_at_half_speed_is_info() {
         .run(2400.0, |tester, _| TestSample { gpus: vec![tester.gpu(33, 260.0, 15, 60)], processes: job(8, 97.0, 0) });
     assert_eq!(tester.firing(), [("input-stall", "info")]);
     assert!(tester.finding("input-stall").sentence.starts_with("GPU 0 was busy for 33 %"));
+}
+
+/// A process of the observer that enters and leaves disk sleep, in a host that waits for its disks, at this mean utilisation from the
+/// start. Each interval it reads, or also writes.
+fn reads_from_a_slow_disk(percent: u8, writes: bool) -> Vec<(&'static str, &'static str)> {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run_edited(
+        4000.0,
+        |tester, t| {
+            let mut processes = job(2, 10.0, 0);
+            let step = (t / 10.0) as u64;
+            processes[0].reading.state =
+                Some(if step.is_multiple_of(2) { ProcessState::DiskSleep } else { ProcessState::Running });
+            processes[0].reading.read_characters = Some(step << 24);
+            processes[0].reading.write_bytes = Some(if writes { step << 24 } else { 7 });
+            TestSample { gpus: vec![tester.gpu(percent, 110.0, 3, 60)], processes }
+        },
+        |snapshot, _| snapshot.host.pressure_io_percent = Some(45.0),
+    );
+    tester.fired()
+}
+
+#[test]
+fn a_process_that_reads_from_a_slow_disk_waits_for_data_and_one_that_writes_saves() {
+    assert_eq!(reads_from_a_slow_disk(14, false), [("input-stall", "info")]);
+    assert_eq!(reads_from_a_slow_disk(2, false), [("input-stall", "info")], "one batch in eight seconds");
+    assert_eq!(reads_from_a_slow_disk(14, true), []);
 }
 
 #[test]

@@ -190,7 +190,8 @@ fn pcie(
             is_below(reading.pcie_width, Some(link.0)) || is_below(reading.pcie_generation, Some(link.1))
         })
     };
-    let is_odd = siblings.filter_map(|(other, _)| context.gpus.get(other)).any(is_full);
+    // The two slots of a workstation are often different.
+    let is_odd = siblings.filter_map(|(other, _)| context.gpus.get(other)).filter(|there| is_full(there)).count() >= 2;
     let severity = if was_faster || is_odd { Severity::Warn } else { Severity::Info };
     // Slots of one host can differ by design.
     let confidence = if was_faster { Confidence::Certain } else { Confidence::Likely };
@@ -376,6 +377,7 @@ fn clock(
     };
     let Some((now, most)) = share(info, reading) else { return };
     let ratio = |now: u32, most: u32| f64::from(now) / f64::from(most);
+    capped_by_the_server(context, conditions, target, position, (info, reading, gpu));
     if ratio(now, most) > limits.share {
         return;
     }
@@ -418,6 +420,48 @@ fn clock(
         context
             .gpu_details(position, sentence, format!("nvidia-smi -q -d CLOCK,PERFORMANCE -i {}", info.index))
             .with_figures(format!("{now} of {most} MHz"))
+    });
+}
+
+/// nvml.h, `nvmlClocksEventReasonSwPowerCap`.
+const SOFTWARE_POWER_CAP: u64 = 0x4;
+/// The power of a GPU that its server caps, as a share of its own limit, and its clock as a share of the maximum, at most; how long
+/// before it is listed, in seconds.
+const CAPPED_POWER: f32 = 0.75;
+const CAPPED_CLOCK: f64 = 0.75;
+const CAPPED_AFTER: f64 = 900.0;
+
+/// A GPU that the driver holds at a low clock because of its power although it draws far less than its limit: the firmware of the
+/// server, or the limit of a whole module, lies below.
+fn capped_by_the_server(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    (info, reading, gpu): (&GpuInfo, &GpuReading, &GpuTrack),
+) {
+    let (Some(watts), Some(limit)) = (gpu.power, gpu.limit) else { return };
+    let clock = reading.clock_sm_mhz.zip(info.clock_sm_max_mhz.filter(|most| *most > 0));
+    let Some((now, most)) = clock.filter(|(now, most)| f64::from(*now) <= CAPPED_CLOCK * f64::from(*most)) else {
+        return;
+    };
+    let is_busy = gpu.utilization.is_some_and(|percent| f64::from(percent) >= context.limits.clock_stuck.utilization);
+    let is_capped =
+        reading.clocks_event_reasons.is_some_and(|reasons| reasons & !HARDWARE_SLOWDOWN == SOFTWARE_POWER_CAP);
+    if !is_busy || !is_capped || watts > CAPPED_POWER * limit {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, CAPPED_AFTER), Confidence::Suspected, 60.0);
+    conditions.met(RuleId::ClockStuck, target, evaluation, |lasted, _| {
+        let sentence = format!(
+            "{} has been held at {now} of {most} MHz for {} because of its power, although it draws {watts:.0} W and may draw \
+             {limit:.0} W: the server caps it",
+            context.format_gpus([position]),
+            duration(lasted),
+        );
+        context
+            .gpu_details(position, sentence, "look for a power cap in the settings of the server's BMC".to_owned())
+            .with_figures(format!("{now} of {most} MHz, {watts:.0} of {limit:.0} W"))
     });
 }
 

@@ -91,6 +91,62 @@ fn a_narrow_pcie_link_counts_only_under_load() {
     assert_eq!(tester.finding("pcie-degraded").sentence, "GPU 0 runs at PCIe gen 5 x8 but both ends support gen 5 x16");
 }
 
+#[test]
+fn a_slower_slot_than_those_of_two_siblings_warns() {
+    let severity = |count: u32| {
+        let mut infos = gpus(0..count);
+        for info in &mut infos {
+            info.pcie_width_max = Some(16);
+            info.pcie_generation_max = Some(4);
+        }
+        let mut tester = RuleTester::new(infos);
+        tester.run(200.0, |tester, _| {
+            let link = |gpu: u32, reading: GpuReading| GpuReading {
+                pcie_generation: Some(if gpu == 0 { 2 } else { 4 }),
+                pcie_width: Some(if gpu == 0 { 4 } else { 16 }),
+                ..reading
+            };
+            TestSample {
+                gpus: (0..count).map(|gpu| link(gpu, tester.gpu(95, 300.0, 30, 40))).collect(),
+                processes: vec![],
+            }
+        });
+        let firing = tester.firing();
+        firing.iter().find(|(rule, _)| *rule == "pcie-degraded").map(|(_, severity)| *severity)
+    };
+    assert_eq!((severity(2), severity(3)), (Some("info"), Some("warn")), "the slots of a workstation differ");
+}
+
+#[test]
+fn a_power_cap_far_below_the_limit_of_the_gpu_is_info() {
+    let fired = |watts: f32, mhz: u32, reasons: u64| {
+        let mut infos = gpus(0..1);
+        infos[0].clock_sm_max_mhz = Some(1410);
+        infos[0].power_limit_watts = Some(400.0);
+        let mut tester = RuleTester::new(infos);
+        tester.run(1000.0, |tester, _| {
+            busy(tester, |gpu| {
+                gpu.power_watts = Some(watts);
+                gpu.clock_sm_mhz = Some(mhz);
+                gpu.clocks_event_reasons = Some(reasons);
+            })
+        });
+        let clock = tester.findings().into_iter().find(|finding| finding.rule.word() == "clock-stuck");
+        clock.map(|finding| (finding.severity.word(), finding.sentence.to_string()))
+    };
+    let (severity, sentence) = fired(240.0, 915, 0x4).expect("a finding");
+    assert_eq!(severity, "info");
+    assert!(
+        sentence.starts_with(
+            "GPU 0 has been held at 915 of 1410 MHz for 16 min because of its power, although it draws 240 W"
+        ) && sentence.ends_with("and may draw 400 W: the server caps it"),
+        "{sentence}"
+    );
+    assert_eq!(fired(390.0, 915, 0x4), None, "at its limit");
+    assert_eq!(fired(240.0, 1300, 0x4), None, "fast all the same");
+    assert_eq!(fired(240.0, 915, 0x6), None, "clocks that a person has set");
+}
+
 /// Sends one busy GPU whose counters have the values of `health`.
 fn with_rising(seconds: f64, health: impl Fn(f64) -> GpuHealth) -> RuleTester {
     let mut tester = RuleTester::new(gpus(0..1));

@@ -23,6 +23,9 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
 }
 
+/// The memory in use from which a host warns whose GPU shares it, in percent.
+const UNIFIED_WARN_PERCENT: f64 = 95.0;
+
 fn ram(context: &RuleContext, conditions: &mut Conditions) {
     let limits = &context.limits.host_ram_low;
     let reading = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
@@ -35,7 +38,10 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
     if percent < limits.clear {
         return;
     }
-    if percent < limits.warn {
+    // A model server takes most of the memory that a GPU shares with the host, and keeps it.
+    let is_shared = context.gpus.iter().any(|gpu| gpu.is_unified);
+    let warn = if is_shared { limits.warn.max(UNIFIED_WARN_PERCENT) } else { limits.warn };
+    if percent < warn {
         conditions.in_hysteresis(RuleId::HostRamLow, &FindingTarget::Host);
         return;
     }
@@ -596,6 +602,44 @@ mod tests {
             });
             assert_eq!(tester.finding("disk-full").next_check, disk_next);
         }
+    }
+
+    #[test]
+    fn memory_that_a_gpu_shares_with_the_host_warns_from_95_percent() {
+        let fired = |is_shared: bool, available: u64| {
+            let mut infos = gpus(0..1);
+            infos[0].unified_memory = Some(is_shared);
+            let mut tester = RuleTester::new(infos);
+            tester.run_edited(
+                120.0,
+                |tester, _| TestSample { gpus: vec![tester.gpu(0, 20.0, 0, 0)], processes: vec![] },
+                |snapshot, _| {
+                    snapshot.host.memory_total_bytes = Some(120 << 30);
+                    snapshot.host.memory_available_bytes = Some(available << 30);
+                },
+            );
+            tester.fired()
+        };
+        assert_eq!((fired(false, 10), fired(true, 10)), (vec![("host-ram-low", "warn")], vec![]));
+        assert_eq!(fired(true, 5), [("host-ram-low", "warn")]);
+    }
+
+    #[test]
+    fn a_thrashing_host_inhibits_the_finding_about_a_process_in_disk_sleep() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let mut job = process(7, "python train.py", &[(0, 10)]);
+        job.reading.state = Some(ProcessState::DiskSleep);
+        job.reading.cpu_percent = Some(0.0);
+        tester.run_edited(
+            900.0,
+            |tester, _| TestSample { gpus: vec![tester.gpu(0, 120.0, 0, 60)], processes: vec![job.clone()] },
+            |snapshot, _| {
+                snapshot.host.pressure_memory_percent = Some(70.0);
+                snapshot.host.swap_total_bytes = Some(64 << 30);
+                snapshot.host.swap_free_bytes = Some(40 << 30);
+            },
+        );
+        assert_eq!(tester.firing(), [("host-thrashing", "warn")]);
     }
 
     #[test]

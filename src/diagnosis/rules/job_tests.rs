@@ -251,6 +251,32 @@ fn a_program_that_ends_again_and_again_is_listed() {
 }
 
 #[test]
+fn the_runs_of_a_sweep_that_end_beside_another_job_on_a_full_gpu_are_counted_together() {
+    let fired = |others_gib: u64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        for run in 0..4_u32 {
+            let command = format!("python train.py --lr=0.00{run}");
+            let notebook = process(5, "python -m ipykernel_launcher", &[(0, others_gib)]);
+            tester.run_edited(
+                120.0,
+                |tester, _| TestSample {
+                    gpus: vec![tester.gpu(30, 200.0, 10, 30 + others_gib)],
+                    processes: vec![notebook.clone(), process(7 + run, &command, &[(0, 30)])],
+                },
+                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(9000.0), Some(passed)],
+            );
+            tester.run(30.0, |tester, _| TestSample {
+                gpus: vec![tester.gpu(0, 70.0, 0, others_gib)],
+                processes: vec![notebook.clone()],
+            });
+        }
+        tester.fired().contains(&("job-ended", "info"))
+    };
+    assert!(fired(46), "76 of 80 GiB");
+    assert!(!fired(30), "runs that end on a GPU with room");
+}
+
+#[test]
 fn ranks_that_end_together_are_no_runs_in_a_row() {
     let mut tester = RuleTester::new(gpus(0..8));
     let ranks = |tester: &mut RuleTester, _: f64| {

@@ -19,7 +19,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 }
 
 /// The share of the time of its growth, at least, that a job has used its GPUs: memory that grows before is loaded.
-const USED_SHARE: f64 = 0.1;
+const USED_SHARE: f64 = 0.2;
 
 /// A slow leak warns this long before the memory is full, in seconds.
 const SLOW_LEAK_END: f64 = 1200.0;

@@ -39,6 +39,8 @@ const WAITING_SM_PERCENT: f32 = 50.0;
 /// How long counters must show rest until the GPU counts as spinning, as a share of the time after which the job warns. Its finding
 /// is then pending soon enough for an examination before the warning.
 const COUNTED_REST_SHARE: f64 = 0.6;
+/// How long a kernel on all SMs must leave tensor cores, memory and links alone, in seconds, if the job always used them before.
+const FULL_REST_AFTER: f64 = 1200.0;
 /// Without a power limit, the current power of a waiting GPU divided by its median at work, at most. GB10: 15 to 27 W
 /// against 45 W (vllm#46097).
 const UNLIMITED_POWER: f64 = 0.5;
@@ -80,6 +82,16 @@ pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, trac
     };
     let (since, covered) = (found.run.since.max(worked_at), found.run.covered.min(t - worked_at));
     (t > worked_at).then_some(SpinningGpu { run: Run { since, covered }, ..found })
+}
+
+/// Whether a GPU draws far less than at work, or spins: it may wait for another rank.
+pub(super) fn may_wait(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> bool {
+    let limits = &context.limits.stuck_spin;
+    let earlier =
+        Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history).and_then(Baseline::median_power);
+    let has_dropped = track.power.zip(earlier).is_some_and(|watts| has_dropped(watts, track, limits));
+    track.spin_run.is_some()
+        || (has_dropped && track.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization))
 }
 
 /// Whether the power of a GPU is far below the one that it drew at work (`earlier`). An idle context draws power, too: only the
@@ -272,16 +284,15 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
     // A sample can fall into a pause between two operations.
     let least = COUNTED_REST_SHARE * limits.warn_after;
     let run = track.counter_rest_run.filter(|run| run.reaches(context.sample_time.t, least))?;
-    // A kernel that waits occupies few SMs. One that fills them all may compute in registers.
-    let fills_gpu = track.resting_sm_percent.is_some_and(|percent| percent > WAITING_SM_PERCENT);
-    if !gpu.is_exclusive || fills_gpu {
-        return None;
-    }
+    let t = context.sample_time.t;
     let has_worked = f64::from(gpu.baseline.counted_seconds) >= limits.history;
-    if !has_worked && track.resting_sm_percent.is_none() {
+    let stats = track.window.stats(run.since.max(t - limits.warn_after));
+    // A kernel that waits occupies few SMs. One that fills them all may compute in registers, but not for long if the job used more.
+    let fills_gpu = track.resting_sm_percent.is_some_and(|percent| percent > WAITING_SM_PERCENT);
+    let is_persistent = || has_worked && run.reaches(t, FULL_REST_AFTER) && is_flat(track, &stats, limits);
+    if !gpu.is_exclusive || (fills_gpu && !is_persistent()) || (!has_worked && track.resting_sm_percent.is_none()) {
         return None;
     }
-    let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
     Some(SpinningGpu {
         position: gpu.position,
         run,

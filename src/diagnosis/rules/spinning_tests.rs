@@ -172,6 +172,27 @@ fn counters_at_rest_show_a_spin_at_any_power() {
     }
 }
 
+#[test]
+fn a_kernel_on_every_sm_that_leaves_the_rest_alone_is_a_spin_after_twenty_minutes() {
+    let run = |seconds: f64, had_counters: bool| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        let before = if had_counters { (32.0, 24.0, 40e9) } else { (0.0, 0.4, 2e6) };
+        tester.run(1200.0, |tester, _| counted(tester, 600.0, before, Some(95.0)));
+        tester.run(seconds, |tester, _| {
+            let mut sample = counted(tester, 250.0, (0.0, 0.4, 2e6), Some(99.0));
+            for gpu in &mut sample.gpus {
+                // A kernel that waits does not vary.
+                gpu.power_watts = Some(420.0 + tester.noise(3.0));
+            }
+            sample
+        });
+        tester.firing()
+    };
+    assert_eq!(run(1100.0, true), []);
+    assert_eq!(run(1300.0, true), [("stuck-spin", "crit")]);
+    assert_eq!(run(1300.0, false), [], "it always computes in registers");
+}
+
 /// The examination of the job must begin before the warning, so that the warning can name the culprit.
 #[test]
 fn a_hang_is_pending_minutes_before_its_warning_where_counters_showed_the_work() {

@@ -4,7 +4,7 @@
 //! to slightly more than that of an idle context, and the memory is not accessed.
 
 use super::clients::{self, SERVER_AFTER};
-use super::spinning::{LEVEL_AFTER, SpinningGpu, is_in_hysteresis, quiet_drop_after, spinning};
+use super::spinning::{LEVEL_AFTER, SpinningGpu, is_in_hysteresis, may_wait, quiet_drop_after, spinning};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
@@ -24,6 +24,9 @@ const ALIVE_GRACE: f64 = 240.0;
 /// Evaluations of up to 25 min were reported, and ranks that wait in a loop forever.
 const CPU_WORK_LIMIT: f64 = 1320.0;
 const LOGGED_WORK_LIMIT: f64 = 2700.0;
+/// A rank that waits in a loop uses one core for each of its GPUs and its other threads little. One that uses more computes, in
+/// cores.
+const MORE_THAN_A_LOOP: f64 = 1.1;
 /// While the log of a job grows, its work may go on: how long it is observed before it warns, and before it is critical, in
 /// seconds. Some jobs write heartbeats while they hang.
 const GROWING_LOG_AFTER: (f64, f64) = (1200.0, 2400.0);
@@ -38,6 +41,8 @@ const RANK_0_AFTER: (f64, f64) = (600.0, 1200.0);
 const SERVED_AFTER: f64 = 3600.0;
 /// A server that was seen in another state for this long, in seconds, began to spin by itself.
 const SERVER_SEEN_BEFORE: f64 = 120.0;
+/// How long a server that was never seen at work must spin on its only GPU with a silent log, in seconds.
+const SILENT_START_AFTER: f64 = 1200.0;
 
 /// Ranks of one job on several hosts begin to wait within this many seconds of each other.
 const IN_STEP_SECONDS: f64 = 60.0;
@@ -259,7 +264,13 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     let is_in_step = |part: &JobPart| {
         let spins = |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position)?.spin_run;
         let mut runs = part.job.gpus.iter().filter_map(spins);
-        was_at_work(job) && was_at_work(part.job) && runs.any(|run| (run.since - began).abs() <= IN_STEP_SECONDS)
+        // Where one GPU of the other host works and the others draw little power, they wait for it as well.
+        let waits =
+            |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position).is_some_and(|track| may_wait(context, gpu, track));
+        let waits_there = || is_recent(part.job.computed_at) && part.job.gpus.iter().any(waits);
+        was_at_work(job)
+            && was_at_work(part.job)
+            && (runs.any(|run| (run.since - began).abs() <= IN_STEP_SECONDS) || waits_there())
     };
     let mut parts = context.peers.parts(job, context.host.id).filter(|part| part.diagnosis.is_recent(t));
     let part = parts.find(|part| (!is_likely || is_in_step(part)) && works(part))?;
@@ -279,8 +290,13 @@ fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGp
     };
     let reads = |process: &&ProcessTrack| process.last_io_at.is_some_and(|at| t - at <= ALIVE_GRACE);
     let logs = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
+    let computes = |process: &ProcessTrack| {
+        let workers = f64::from(process.descendants_cpu.unwrap_or(0.0)) / 100.0;
+        let loops = MORE_THAN_A_LOOP * process.positions.len().max(1) as f64;
+        process.smoothed_cores.is_some_and(|cores| cores - workers >= loops)
+    };
     let works = |process: &&ProcessTrack| {
-        let is_believed = !is_over || (!is_over_with_log && logs(process));
+        let is_believed = !is_over || (!is_over_with_log && (logs(process) || computes(process)));
         is_believed && process.smoothed_cores >= Some(STILL_CORES_UNKNOWN)
     };
     let mut working = context.members(job).filter(|process| reads(process) || works(process));
@@ -375,11 +391,16 @@ fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGp
         [gpu] => {
             // Its counters, its silent log or a power far below the one at work tell.
             let track = context.gpus.get(gpu.position);
-            track.is_some_and(|track| {
+            let is_told = track.is_some_and(|track| {
                 (track.spin_run.is_some() && track.reports_memory_use)
                     || track.counter_rest_run.is_some()
                     || context.is_log_silent(job)
-            }) && spinning.iter().all(|one| one.earlier.is_some() && !one.is_partial)
+            });
+            // Its start may hang.
+            let is_silent = track.is_some_and(|track| track.spin_run.is_some() && track.reports_memory_use)
+                && context.is_log_silent(job)
+                && context.sample_time.t - began >= SILENT_START_AFTER;
+            is_told && spinning.iter().all(|one| (one.earlier.is_some() || is_silent) && !one.is_partial)
         }
         // A server may work at a partial level.
         _ => (all_spin || job.rested_between) && spinning.iter().all(|one| !one.is_partial),

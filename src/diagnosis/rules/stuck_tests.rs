@@ -209,6 +209,42 @@ fn a_rank_that_uses_one_core_is_believed_for_22_minutes_and_longer_while_its_log
 }
 
 #[test]
+fn a_rank_that_uses_more_than_a_waiting_loop_is_believed_for_45_minutes() {
+    let notifies = |cores: f32, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(1200.0, |tester, _| healthy(tester, 2));
+        tester.run(seconds, |tester, _| {
+            let mut test_sample = hung(tester, 2, 105.0, 1.0);
+            test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+            test_sample.processes[0].reading.cpu_percent = Some(cores * 100.0);
+            test_sample
+        });
+        tester.fired().iter().any(|(_, severity)| *severity != "info")
+    };
+    assert!(notifies(1.0, 1500.0), "it may wait in a loop");
+    assert!(!notifies(1.2, 2600.0), "it evaluates on the CPU");
+    assert!(notifies(1.2, 3000.0));
+}
+
+#[test]
+fn the_start_of_a_server_on_one_gpu_that_spins_with_a_silent_log_hangs() {
+    let fired = |stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(180.0, |tester, t| {
+            let test_sample = serves(tester, &[(0, 70.0, 0)]);
+            logging(t, test_sample, None)
+        });
+        tester.run(2700.0, |tester, t| {
+            let test_sample = serves(tester, &[(100, 118.0, 0)]);
+            logging(180.0 + t, test_sample, stops.then_some(180.0))
+        });
+        tester.fired()
+    };
+    assert!(fired(true).contains(&("stuck-spin-suspect", "warn")), "{:?}", fired(true));
+    assert!(!fired(false).iter().any(|(_, severity)| *severity != "info"), "it logs");
+}
+
+#[test]
 fn the_ranks_of_a_server_are_at_most_a_suspect() {
     let mut tester = RuleTester::new(gpus(0..4));
     let server = |mut test_sample: TestSample| {
@@ -460,6 +496,14 @@ fn an_equal_command_that_begins_to_wait_in_the_same_minute_is_the_same_job() {
     };
     let in_step = hung_beside_a_host("--nnodes 2", 121, saves);
     assert!(in_step.iter().all(|(_, severity)| *severity == "info"), "{in_step:?}");
+    // There, rank 0 generates text at work while the others wait above the spin power.
+    let generates = |tester: &mut RuleTester| {
+        let mut test_sample = hung(tester, 4, 240.0, 1.0);
+        test_sample.gpus[0] = tester.gpu(64, 420.0, 20, 70);
+        test_sample
+    };
+    let beside = hung_beside_a_host("--nnodes 2", 121, generates);
+    assert!(beside.iter().all(|(_, severity)| *severity == "info"), "{beside:?}");
     let earlier = hung_beside_a_host("--nnodes 2", 90, saves);
     assert!(earlier.contains(&("stuck-spin", "crit")), "another run that waits: {earlier:?}");
 }

@@ -29,6 +29,8 @@ const HEALTHY_CORES_SECONDS: f64 = 600.0;
 /// of loggers go on.
 const STILL_CORES_SHARE: f64 = 0.1;
 const STILL_CORES_MOST: f64 = 0.15;
+/// A rank that works on the host uses this many times the CPU of the median, at least: data loaders vary.
+const BUSIER_RANK: f64 = 1.25;
 /// The CPU cores that a stalled process may use if its usage at work was not seen: watchdog and logging threads use 0.5 to
 /// 5 % of a core.
 pub(crate) const STILL_CORES_UNKNOWN: f64 = 0.06;
@@ -130,6 +132,8 @@ pub(crate) struct JobTrack {
     low_minutes: u32,
     /// When a process last did work on the host that the others may wait for.
     pub(crate) host_work_at: Option<f64>,
+    /// When one of its processes last used far more of the CPU than the others.
+    pub(crate) busier_at: Option<f64>,
     /// When one of its GPUs last did real work.
     pub(crate) computed_at: Option<f64>,
     /// Its GPUs were balanced before.
@@ -195,6 +199,7 @@ impl JobTrack {
             healthy_cores: None,
             low_minutes: 0,
             host_work_at: None,
+            busier_at: None,
             computed_at: None,
             was_balanced: false,
             group: None,
@@ -458,12 +463,12 @@ impl JobTrack {
         cores.sort_by(f64::total_cmp);
         let median = cores.get(cores.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
         // The smoothed value excludes short wake-ups, the current one excludes work that has ended.
-        let least = (median + 0.5).max(1.5);
+        let least = (median + 0.5).max(1.5).max(BUSIER_RANK * median);
         let is_more = |cores: Option<f64>| cores.is_some_and(|cores| cores > least);
         let uses_more = members().any(|process| is_more(process.smoothed_cores) && is_more(process.cores));
         let worked = members().filter_map(|process| process.host_work_at).fold(f64::NEG_INFINITY, f64::max);
         if uses_more {
-            self.host_work_at = Some(t);
+            (self.host_work_at, self.busier_at) = (Some(t), Some(t));
         } else if worked.is_finite() {
             self.host_work_at = Some(self.host_work_at.map_or(worked, |at| at.max(worked)));
         }

@@ -17,6 +17,10 @@ pub(crate) struct Leak {
 
 /// The number of points needed, of 120.
 const MIN_POINTS: usize = 96;
+/// Memory that did not grow any more in the last minutes was loaded: the number of these points, and the share of the mean growth that
+/// they must have.
+const LAST_POINTS: usize = 10;
+const LAST_SHARE: f64 = 0.25;
 /// A steady growth of this share of the threshold is a slow leak.
 const SLOW_SHARE: f64 = 0.5;
 
@@ -46,6 +50,10 @@ pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits:
     }
     let thirds = [value(third) - value(0), value(2 * third) - value(third), value(smooth.len() - 1) - value(2 * third)];
     if thirds.iter().any(|third| *third <= 0.0) || thirds[2] < limits.last_third * thirds[0] {
+        return None;
+    }
+    let last = value(smooth.len() - 1) - value(smooth.len() - 1 - LAST_POINTS);
+    if last < LAST_SHARE * growth * LAST_POINTS as f64 / smooth.len() as f64 {
         return None;
     }
     let steps = || smooth.windows(2).map(|pair| pair[1].1 - pair[0].1);
@@ -134,6 +142,7 @@ mod tests {
         assert!(!is_leak(|minute| 20.0 + 8.0 * (1.0 - (-minute / 25.0).exp())), "saturating");
         assert!(!is_leak(|minute| 20.0 + (minute % 20.0) * 0.3), "sawtooth");
         assert!(!is_leak(|minute| if minute < 60.0 { 20.0 } else { 26.0 }), "one jump");
+        assert!(!is_leak(|minute| 20.0 + minute.min(107.0) * 0.1), "weights that have been loaded");
         assert!(!is_leak(|minute| 20.0 + (minute / 40.0).floor() * 3.0), "a curriculum that steps up");
         assert!(!is_leak(|_| 72.0), "flat at 90 %");
         for seed in 0..50 {

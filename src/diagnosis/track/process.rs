@@ -67,6 +67,8 @@ pub(crate) struct ProcessTrack {
     pub(crate) last_io_at: Option<f64>,
     /// When the process last did work on the host that other ranks may wait for.
     pub(crate) host_work_at: Option<f64>,
+    /// When it last wrote, if the bytes that it writes can be seen.
+    pub(crate) wrote_at: Option<f64>,
     /// Uninterruptible sleep without a gain of CPU time.
     pub(crate) blocked: Option<Run>,
     pub(crate) blocked_thread: Option<u32>,
@@ -284,6 +286,7 @@ impl ProcessTrack {
             read_characters: None,
             last_io_at: None,
             host_work_at: None,
+            wrote_at: None,
             blocked: None,
             blocked_thread: None,
             blocked_time: (0.0, 0.0),
@@ -426,6 +429,9 @@ impl ProcessTrack {
         }
         if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
             self.last_io_at = Some(t);
+        }
+        if wrote >= WRITE_BYTES {
+            self.wrote_at = Some(t);
         }
         // A thread that stays in disk sleep is stuck. One that enters and leaves it reads or writes.
         let descendants_sleep = reading.descendants_blocked.unwrap_or(0) > 0;
