@@ -264,7 +264,7 @@ thresholds! {
         after: Time = 300.0, "duration of the condition before it fires";
     }
     PcieDegraded pcie_degraded "pcie-degraded" {
-        after: Time = 120.0, "duration of the condition before it warns";
+        after: Time = 240.0, "duration of the condition before it warns";
         utilization: Percent = 50.0, "utilisation from which the link is evaluated";
     }
     NvlinkDown nvlink_down "nvlink-down" {
@@ -283,7 +283,7 @@ thresholds! {
     }
     PersistenceOff persistence_off "persistence-off" {}
     RendezvousStuck rendezvous_stuck "rendezvous-stuck" {
-        warn_after: Time = 1200.0, "how long the ranks have done nothing before it is info; it warns after 1.5 times that";
+        warn_after: Time = 1200.0, "how long the ranks have done nothing before it is info; it warns after 1.25 times that";
         young: Time = 900.0, "age at most when the ranks were first seen";
     }
     GpuShared gpu_shared "gpu-shared" {

@@ -162,16 +162,19 @@ rules! {
                 (warn) or 3 times (critical). A batch job that was first seen idle counts if its CPU time shows earlier \
                 work; it warns after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether \
                 the workers rest: info, or warn after 40 min if the job was at sustained work before and its log has \
-                stopped, or if Slurm or a launcher with several ranks runs it and it uses no CPU. A server that was busy \
-                for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more workers of Ray in \
-                one job that were at sustained work and whose log has stopped warn after 45 min. A server whose clients \
-                wait for an answer while its GPUs are idle is info after 5 min. If at least two of them asked since \
-                then, it warns after 12 min and is critical after 30 min; with one client, or while it reads, writes or \
-                computes on the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min. If it \
-                was idle before while clients waited, and went on by itself, it must be idle for 1.5 times that long, at \
-                most an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, \
-                is info after 20 min and warns after 40 min; a single process of Slurm also if it uses one core in a \
-                loop. While the log of the job grows, it is info and warns after 45 min.",
+                stopped (26 min if its workers rest as well), or if Slurm or a launcher with several ranks runs it and \
+                it uses no CPU. A server that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as \
+                well. Two or more workers of Ray in one job that were at sustained work and whose log has stopped warn \
+                after 45 min. A server whose clients wait for an answer while its GPUs are idle is info after 5 min. If \
+                at least two of them asked since then, it warns after 12 min and is critical after 30 min; with one \
+                client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked in the \
+                last 2 min before, after 40 min. Where connections stay open while it works, as those for events do, new \
+                clients count after 12 min. If it was idle before while clients waited, and went on by itself, it must \
+                be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has \
+                no connection and no listening port, is info after 20 min and warns after 40 min; a single process of \
+                Slurm also if it uses one core in a loop; a model server that never loaded more than a context is info \
+                after 30 min and warns after 45 min. While the log of the job grows, it is info and warns after 45 \
+                min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -309,11 +312,12 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, \
-                the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it failed, \
-                was preempted or reached its limit. Also when a program ends for the fourth time after runs of about the \
-                same length, within half an hour or four times that length (with other arguments too, if each run ends on a \
-                GPU that it and another job have filled); warn from the eighth time if it is your job.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
+                s, the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it \
+                failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
+                about the same length, within half an hour or four times that length (with other arguments too, if each \
+                run ends on a GPU that it and another job have filled); warn from the eighth time if it is your job or \
+                gpufleet logs in as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -330,7 +334,7 @@ rules! {
                 stdout or stderr was not written for 30 min and for ten times its median gap between writes, after at \
                 least 10 observed writes. A server on a MIG instance must use the CPU for 5 min. A model server that was \
                 seen only in this state counts if it has been at least 90 % busy for 30 min with clients connected, and \
-                wrote to its log for half an hour before. Warn after 45 min, and five times the longest gap, if all GPUs \
+                wrote to its log for half an hour before. Warn after 40 min, and five times the longest gap, if all GPUs \
                 have been 97 % busy at one level since then and the process writes and reads nothing else.",
         means: "The job may have stopped making progress, or only stopped reporting it.",
         next: "Read the log with `tail`. If it is your job, press W, or run `gpufleet why HOST:PID`.",
@@ -608,7 +612,7 @@ rules! {
         title: "a PCIe link is slower than both ends support",
         short: "slow PCIe link",
         topic: Hardware,
-        fires: "Under load (50 % or more) for 2 min, the link has fewer lanes or an older generation than both ends \
+        fires: "Under load (50 % or more) for 4 min, the link has fewer lanes or an older generation than both ends \
                 support. Warn if the link was faster before, or is faster on two other GPUs of the model on the host; \
                 otherwise info.",
         means: "A riser, a slot or a bad contact: copies between host and GPU are slow.",
@@ -679,10 +683,10 @@ rules! {
         short: "ranks never began",
         topic: StuckJob,
         fires: "Several ranks of a launcher or of a Slurm job, or several processes that hold a context each (2 GiB at \
-                most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their start. \
-                Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn \
-                after 30 min. The same for ranks that wait in a loop on one core, without workers, reads or writes; they \
-                stay info if their reads and writes are not visible.",
+                most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their \
+                start. Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and \
+                warn after 25 min. The same for ranks that wait in a loop on one core, without workers, reads or writes; \
+                they stay info if their reads and writes are not visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \

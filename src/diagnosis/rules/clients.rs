@@ -23,9 +23,14 @@ pub(super) fn unanswered(
     target: &FindingTarget,
 ) -> bool {
     let t = context.sample_time.t;
-    let serves = !job.is_notebook && !job.is_debugged && (job.is_server || job.served_port.is_some());
-    let clients = context.waiting_clients(job).filter(|_| serves);
-    let (Some(clients), Some(rest)) = (clients, context.rest_of_all_gpus(job)) else { return false };
+    // The scheduler of workers keeps connections to them on which it sent the last message.
+    let waits_for_tasks = job.is_server && !job.is_model_server;
+    let serves = !job.is_notebook && !job.is_debugged && (job.is_model_server || job.served_port.is_some());
+    let clients = context.waiting_clients(job).filter(|_| serves && !waits_for_tasks);
+    // Beside another job, the readings of its own processes tell.
+    let is_shared = job.gpus.iter().any(|gpu| !gpu.is_exclusive);
+    let rest = context.rest_of_all_gpus(job).or(job.stalled_run.filter(|_| is_shared && !job.is_blind));
+    let (Some(clients), Some(rest)) = (clients, rest) else { return false };
     let Some(waited) = clients.run else { return false };
     let Some(escalation) = escalation(context, job, clients, rest) else { return false };
     let since = rest.since.max(waited.since);
@@ -54,7 +59,10 @@ pub(super) fn unanswered(
 fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, rest: Run) -> Option<Escalation> {
     let t = context.sample_time.t;
     let is_unseen = rest.since - job.first_seen < 60.0;
-    let new = clients.new_since(rest.since, t);
+    // Where a client has waited since before the GPUs last worked, connections are open for events, and a new one may be, too.
+    let has_subscribers = !is_unseen && clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE;
+    let is_fresh = clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1;
+    let new = if has_subscribers && is_fresh { 0 } else { clients.new_since(rest.since, t) };
     let is_single = clients.count == 1;
     let warn_after = match (new, is_unseen) {
         (2.., _) => Some(UNANSWERED_AFTER.1),
@@ -212,6 +220,51 @@ mod tests {
         };
         assert_eq!(run(&|_| 5), [("job-stalled", "info")]);
         assert_eq!(run(&|t| 3 + u32::from(t % 300.0 < 150.0)), [("job-stalled", "warn")]);
+    }
+
+    #[test]
+    fn new_tabs_beside_open_subscriptions_warn_only_if_they_wait_long() {
+        let run = |seconds: f64| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            // Four tabs have been open for two hours while somebody made pictures; two more come an hour after the last one.
+            tester.run(1800.0, |tester, t| server(tester, 90, 500.0, 40, (4, t + 7200.0)));
+            tester.run(3600.0, |tester, t| server(tester, 0, 122.0, 0, (4, t + 9000.0)));
+            tester.run(seconds, |tester, t| server(tester, 0, 122.0, 0, (6, t + 12_600.0)));
+            tester.firing().iter().any(|(rule, severity)| *rule == "job-stalled" && *severity != "info")
+        };
+        assert_eq!((run(600.0), run(900.0)), (false, true));
+    }
+
+    #[test]
+    fn the_scheduler_of_a_worker_does_not_wait_for_an_answer() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(3000.0, |tester, t| {
+            let mut sample = server(tester, 0, 122.0, 0, (2, t));
+            sample.processes[0].facts.argv =
+                ["dask", "cuda", "worker", "tcp://127.0.0.1:8786"].map(Into::into).to_vec();
+            sample.processes[0].facts.listening_ports = vec![34_411];
+            sample
+        });
+        assert_eq!(tester.fired(), []);
+    }
+
+    #[test]
+    fn a_server_beside_another_job_hangs_by_the_readings_of_its_own_process() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let beside = |tester: &mut RuleTester, t: f64, works: bool| {
+            let mut sample = server(tester, 98, 500.0, 40, if works { (3, 8.0) } else { (3 + (t / 60.0) as u32, t) });
+            let own = &mut sample.processes[0];
+            own.reading.cpu_percent = Some(if works { 85.0 } else { 1.0 });
+            own.gpus[0].sm_percent = Some(if works { 22 } else { 0 });
+            let mut other = process(8, "python train_seg.py", &[(0, 12)]);
+            other.gpus[0].sm_percent = Some(75);
+            sample.processes.push(other);
+            sample
+        };
+        tester.run(1800.0, |tester, t| beside(tester, t, true));
+        assert_eq!(tester.firing().iter().filter(|(rule, _)| *rule == "job-stalled").count(), 0);
+        tester.run(900.0, |tester, t| beside(tester, t, false));
+        assert!(tester.firing().contains(&("job-stalled", "warn")), "{:?}", tester.firing());
     }
 
     #[test]

@@ -83,10 +83,10 @@ fn a_narrow_pcie_link_counts_only_under_load() {
             })
         }
     };
-    tester.run(140.0, linked(8));
+    tester.run(260.0, linked(8));
     assert_eq!(tester.firing(), [("pcie-degraded", "info")], "eight lanes from the start may be by design");
     tester.run(140.0, linked(16));
-    tester.run(140.0, linked(8));
+    tester.run(260.0, linked(8));
     assert_eq!(tester.firing(), [("pcie-degraded", "warn")], "it had sixteen before");
     assert_eq!(tester.finding("pcie-degraded").sentence, "GPU 0 runs at PCIe gen 5 x8 but both ends support gen 5 x16");
 }
@@ -100,7 +100,7 @@ fn a_slower_slot_than_those_of_two_siblings_warns() {
             info.pcie_generation_max = Some(4);
         }
         let mut tester = RuleTester::new(infos);
-        tester.run(200.0, |tester, _| {
+        tester.run(300.0, |tester, _| {
             let link = |gpu: u32, reading: GpuReading| GpuReading {
                 pcie_generation: Some(if gpu == 0 { 2 } else { 4 }),
                 pcie_width: Some(if gpu == 0 { 4 } else { 16 }),

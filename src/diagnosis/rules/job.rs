@@ -55,7 +55,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let is_idle_batch = !was_active && had_worked_before(context, job);
     let never_began = !was_active && !is_idle_batch && stopped_before_it_began(context, job);
     let is_judged = (was_active || is_idle_batch || never_began)
-        && holds
+        && (holds || (never_began && job.gpus.iter().all(holds_only_a_context)))
         && !job.is_notebook
         && !context.members(job).any(is_halted);
     // The main process may wait in a loop. Then its workers tell whether it goes on.
@@ -76,13 +76,16 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
         // The GPUs do not tell whether the job works. Its log does, and the CPU of a batch job.
         _ if is_unseen && !job.is_server && !job.is_debugged && job.was_training(run.since) && tells => {
-            let is_told_twice = unfed.is_some() && context.is_log_silent(job);
+            let is_told_twice = job.workers_rest_since.is_some() && context.is_log_silent(job);
             let after = if is_told_twice { LONGEST_EVALUATION } else { UNSEEN_WARN_AFTER };
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server whose start hangs does not listen yet.
-        _ if job.is_server && never_began => Escalation::one(Severity::Info, limits.crit_after),
+        _ if job.is_server && never_began => {
+            let after = limits.crit_after;
+            Escalation::two((Severity::Info, after), (Severity::Warn, after.max(GROWING_LOG_WARN_AFTER)))
+        }
         // Workers of a scheduler may have no task. Ranks that computed and logged without a break until now hang.
         (_, true) if job.is_server && !job.is_model_server && are_ranks(context, job) && context.is_log_silent(job) => {
             Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
@@ -164,6 +167,9 @@ fn odd_wait_channel(context: &RuleContext, job: &JobTrack) -> Option<String> {
     Some(format!("; pid {pid} waits in {own}, the others in {common}"))
 }
 
+/// A job whose ranks wait for each other warns this many times later than it is listed: PyTorch gives up after half an hour.
+const WARN_SHARE: f64 = 1.25;
+
 /// Ranks that wait for each other since their start.
 fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let limits = &context.limits.rendezvous_stuck;
@@ -182,7 +188,7 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let escalation = match job.stalled_run {
         // A host may still pull its image: the stores of PyTorch wait for half an hour, too.
         None if !is_seen => Escalation::one(Severity::Info, limits.warn_after),
-        _ => Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, 1.5 * limits.warn_after)),
+        _ => Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, WARN_SHARE * limits.warn_after)),
     };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
     conditions.met(RuleId::RendezvousStuck, target, evaluation, |lasted, _| {
@@ -399,7 +405,10 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || ended.repeats >= LOOP_REPEATS;
-    let severity = if is_unreported && ended.is_mine { Severity::Warn } else { Severity::Info };
+    // Whoever logs in as root looks after the services of the host.
+    let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
+    let concerns_me = ended.is_mine || (is_root && ended.repeats >= LOOP_REPEATS);
+    let severity = if is_unreported && concerns_me { Severity::Warn } else { Severity::Info };
     let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
     conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
         let gap = ended.missed_at - ended.last_seen;
@@ -537,7 +546,7 @@ fn is_flat_since(context: &RuleContext, job: &JobTrack, log: &LogTrack, age: f64
 
 /// How long a log must have been silent before it warns, in seconds and as a multiple of its longest gap; the utilisation of
 /// the GPUs since then, in percent, and the share of that time.
-const FLAT_AFTER: f64 = 2700.0;
+const FLAT_AFTER: f64 = 2400.0;
 const FLAT_GAPS: f64 = 5.0;
 const FLAT_PERCENT: f32 = 97.0;
 const FLAT_SHARE: f64 = 0.9;

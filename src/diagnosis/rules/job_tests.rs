@@ -779,7 +779,7 @@ fn a_repeated_log_age_is_not_a_write() {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 2.0;
         let begin = tester.t;
-        tester.run(4000.0, move |tester, passed| {
+        tester.run(3800.0, move |tester, passed| {
             let mut test_sample = trains(tester);
             let checked_at = (passed / 20.0).floor() * 20.0;
             let age = if checked_at < stops_at { checked_at % written_every } else { checked_at - stops_at };
@@ -822,6 +822,27 @@ fn a_job_that_stops_before_its_first_step_is_stalled_unless_something_can_wake_i
 }
 
 #[test]
+fn a_server_that_freezes_before_it_loads_its_model_warns_after_45_minutes() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run_edited(
+        3300.0,
+        |tester, t| {
+            let mut sample = idles(tester, "python -m vllm.entrypoints.openai.api_server", 0.0);
+            let own = &mut sample.processes[0];
+            own.gpus[0].gpu_memory_bytes = Some(430 << 20);
+            own.reading.cpu_percent = Some(if t < 300.0 { 90.0 } else { 0.4 });
+            own.reading.write_bytes = Some(4096);
+            own.reading.log_age_seconds = Some(if t < 300.0 { 1.0 } else { t - 300.0 });
+            own.facts.log_path = Some("/home/alice/serve.log".into());
+            sample
+        },
+        |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 20.0)],
+    );
+    let fired: Vec<_> = tester.fired().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect();
+    assert_eq!(fired, [("job-stalled", "info"), ("job-stalled", "warn")]);
+}
+
+#[test]
 fn a_single_process_that_loops_before_its_first_step_is_stalled_and_waits_for_no_rank() {
     let in_slurm = |own: &mut TestProcess| {
         if own.reading.cpu_percent == Some(0.0) {
@@ -833,7 +854,7 @@ fn a_single_process_that_loops_before_its_first_step_is_stalled_and_waits_for_no
 }
 
 #[test]
-fn a_log_that_stops_while_the_gpu_stays_flat_out_warns_after_45_minutes() {
+fn a_log_that_stops_while_the_gpu_stays_flat_out_warns_after_40_minutes() {
     let run = |written_per_minute: u64, utilization: &dyn Fn(f64) -> u8| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 5.0;

@@ -154,6 +154,11 @@ impl WaitingClients {
         all.max(is_new(self.asked_at.0) + is_new(self.asked_at.1))
     }
 
+    /// How long ago the second to last new client was seen, in seconds; infinite if there were fewer.
+    pub(crate) fn since_the_last_two_asked(&self, t: f64) -> f64 {
+        t - self.asked_at.1
+    }
+
     /// How long before `since` the one that waits longest asked, in seconds; negative if it asked later.
     pub(crate) fn asked_before(&self, since: f64, t: f64) -> f64 {
         self.longest - (t - since)
