@@ -346,6 +346,14 @@ impl Request {
 /// socket.
 pub const NO_LOG_FILE: &str = "standard output and standard error are not regular files";
 
+/// Reasons of an [`crate::wire::ExaminationRefusal`] without a remedy of the probe: the viewer knows one, or that there is nothing to
+/// read.
+pub const NOT_IN_PROC: &str = "/proc does not show the process";
+/// See [`NOT_IN_PROC`].
+pub const NOT_PYTHON: &str = "it is not a Python process";
+/// See [`NOT_IN_PROC`].
+pub const WITHOUT_NCCL: &str = "NCCL RAS was not queried: the process has no NCCL library loaded";
+
 /// A signal that can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

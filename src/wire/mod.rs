@@ -42,8 +42,8 @@ pub use gpu::{
 };
 pub use host::{Filesystem, HostReading, Scope, SlurmJob, SlurmJobEnd, is_slurm_job_id};
 pub use message::{
-    Hello, Inventory, Message, NO_LOG_FILE, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome, Request, Signal,
-    Snapshot,
+    Hello, Inventory, Message, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, PROTOCOL, ProbeCost, ReadingSource, Reply,
+    ReplyOutcome, Request, Signal, Snapshot, WITHOUT_NCCL,
 };
 pub use process::{
     Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,

@@ -10,7 +10,10 @@ use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
 use super::verdict::{EvidenceLine, Missing, Outcome, Says};
-use crate::wire::{ExaminationPart, NO_LOG_FILE, ProcessExamination, RankAbsence, RanksAtCount, SafeText};
+use crate::wire::{
+    ExaminationPart, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, ProcessExamination, RankAbsence, RanksAtCount, SafeText,
+    WITHOUT_NCCL,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::{Discriminant, discriminant};
@@ -447,7 +450,7 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
         for (part, reason, remedy, is_risk) in refusals(facts, rank.evidence) {
             // A program other than PyTorch has no Flight Recorder, and one that is off writes no dump.
             let is_recorder = PARTS.get(usize::from(part)) == Some(&ExaminationPart::FlightRecorder);
-            if is_recorder && (remedy.is_empty() || recorder_is_off.is_some()) {
+            if is_recorder && (remedy.is_empty() || recorder_is_off.is_some()) || reason == WITHOUT_NCCL {
                 continue;
             }
             refused.entry((part, reason, remedy, is_risk)).or_default().push(position);
@@ -462,6 +465,11 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
             Some(ExaminationPart::FlightRecorder) => format!("Flight Recorder of {}", facts.ranks.names(&positions)),
             _ => "another part".to_owned(),
         };
+        // Only readings of the process itself hang in the kernel.
+        let is_process =
+            matches!(PARTS.get(usize::from(part)), Some(ExaminationPart::Process | ExaminationPart::Stacks));
+        let remedy =
+            if remedy.is_empty() && is_process { own_remedy(facts.rank(positions[0]), &reason) } else { remedy };
         let (what, reason, remedy) = (what.into(), reason.into(), remedy.into());
         missing.push(Missing { what, reason, remedy, is_risk });
     }
@@ -469,7 +477,7 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
         missing.push(Missing {
             what: format!("{} more processes of the job", facts.evidence.ranks_left_out).into(),
             reason: format!("only {} are examined", facts.evidence.ranks.len()).into(),
-            remedy: SafeText::default(),
+            remedy: "`gpufleet why HOST:PID` with one of the others".into(),
             is_risk: false,
         });
     }
@@ -479,6 +487,16 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
     missing.extend(unwatched(facts));
     missing.extend(recorder_is_off);
     missing
+}
+
+/// The remedy for a refusal to which the probe knows none; `rank` is one of those that were refused.
+fn own_remedy(rank: &RankEvidence, reason: &str) -> String {
+    let (pid, host) = (rank.pid, &rank.host_name);
+    match reason {
+        NOT_IN_PROC => "it has ended: examine another process of the job".to_owned(),
+        NOT_PYTHON => format!("on {host}: gdb -p {pid} --batch -ex 'thread apply all bt'"),
+        _ => format!("on {host}, as root: cat /proc/{pid}/stack; dmesg | tail"),
+    }
 }
 
 /// The parts in the order in which they are shown.
@@ -522,8 +540,9 @@ fn log(facts: &Facts<'_>) -> Option<Missing> {
     }
     let reason = &ranks.find(|rank| rank.is_mine && !rank.log_refusal.is_empty())?.log_refusal;
     let remedy = match &**reason {
-        NO_LOG_FILE => "write the output of the next start to a file, as with `>train.log 2>&1`",
-        _ => "",
+        NO_LOG_FILE => "write the output of the next start to a file, as with `>train.log 2>&1`".to_owned(),
+        // A file system that hangs, or a file that its owner may write but not read.
+        _ => format!("read it on {}, or see whether its file system answers: df", facts.rank(0).host_name),
     };
     Some(Missing { what: "log".into(), reason: reason.clone(), remedy: remedy.into(), is_risk: false })
 }

@@ -6,7 +6,8 @@ use super::super::testing::{
 use super::super::verdict::{EvidenceLine, Missing, Says};
 use super::*;
 use crate::wire::{
-    Communicator, ExaminationPart, ExaminationRefusal, LinkErrorCount, NO_LOG_FILE, NamedRank, ProcessState,
+    Communicator, ExaminationPart, ExaminationRefusal, LinkErrorCount, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, NamedRank,
+    ProcessState, SafeText, WITHOUT_NCCL,
 };
 use std::time::Duration;
 
@@ -814,6 +815,32 @@ fn refusals_change_no_verdict_and_are_shown_once() {
 }
 
 #[test]
+fn each_refusal_has_a_remedy_and_a_job_without_nccl_lacks_no_report_of_it() {
+    let mut job = without_stacks(laggard());
+    for reading in job.ranks.iter_mut().flat_map(|rank| &mut rank.readings) {
+        let refusal = |part, reason: &str| ExaminationRefusal {
+            part,
+            reason: reason.into(),
+            remedy: SafeText::default(),
+            is_risk: false,
+        };
+        (reading.examination.process, reading.examination.ras) = (None, None);
+        reading.examination.refused = vec![
+            refusal(ExaminationPart::Ras, WITHOUT_NCCL),
+            refusal(ExaminationPart::Stacks, NOT_PYTHON),
+            refusal(ExaminationPart::Process, NOT_IN_PROC),
+        ];
+    }
+    let missing = judge(&job).missing;
+    let shown: Vec<_> = missing.iter().map(|one| (one.what.as_str(), one.remedy.as_str())).collect();
+    let stacks = ("stacks of 8 processes", "on node1: gdb -p 4000 --batch -ex 'thread apply all bt'");
+    assert!(shown.contains(&stacks), "{shown:?}");
+    assert!(shown.contains(&("/proc of 8 processes", "it has ended: examine another process of the job")), "{shown:?}");
+    assert!(!shown.iter().any(|(what, _)| *what == "NCCL RAS"), "{shown:?}");
+    assert!(shown.iter().all(|(_, remedy)| !remedy.is_empty()), "{shown:?}");
+}
+
+#[test]
 fn a_log_is_missing_if_no_rank_has_one() {
     let mut job = laggard();
     job.ranks[2].log_refusal = NO_LOG_FILE.into();
@@ -827,7 +854,8 @@ fn a_log_is_missing_if_no_rank_has_one() {
     let remedy = "write the output of the next start to a file, as with `>train.log 2>&1`";
     assert_eq!(missing(&job), Some((NO_LOG_FILE.into(), remedy.into())));
     job.ranks[2].log_refusal = "the log could not be read within 3 s: its file system hangs".into();
-    assert_eq!(missing(&job), Some((job.ranks[2].log_refusal.clone(), "".into())));
+    let remedy = "read it on node1, or see whether its file system answers: df";
+    assert_eq!(missing(&job), Some((job.ranks[2].log_refusal.clone(), remedy.into())));
     job.ranks[2].is_mine = false;
     assert_eq!(missing(&job), None, "only its owner may examine it");
     job.ranks[2].is_mine = true;

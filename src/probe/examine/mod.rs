@@ -30,7 +30,7 @@ use super::policy::Policy;
 use super::process_requests::{ProcessIdentity, check_own_process, environment, log_tail};
 use super::procfs::FileReader;
 use super::ras::{RasTarget, read_report};
-use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Message, ReplyOutcome, SafeText};
+use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Message, NOT_IN_PROC, ReplyOutcome, SafeText};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -212,7 +212,7 @@ fn read_part(request: &PartRequest) -> Examination {
                 examination.process = Some(Box::new(process));
                 Ok(())
             }
-            None => Err(ExaminationRefusal::new(request.part, "/proc does not show the process", "")),
+            None => Err(ExaminationRefusal::new(request.part, NOT_IN_PROC, "")),
         },
         ExaminationPart::Stacks => {
             stacks::examine_stacks(pid).map(|stacks| examination.stacks = Some(Box::new(stacks)))

@@ -8,7 +8,7 @@ use super::memory_facts::environment;
 use super::process::may_attach;
 use crate::probe::procfs::{FileReader, environment_variable};
 use crate::wire::redact::redact;
-use crate::wire::{ExaminationPart, ExaminationRefusal, Frame, SafeText, StackDump, ThreadStack, limits};
+use crate::wire::{ExaminationPart, ExaminationRefusal, Frame, NOT_PYTHON, SafeText, StackDump, ThreadStack, limits};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, open, readlinkat, stat};
@@ -318,7 +318,7 @@ fn refusal(reason: impl Into<SafeText>, remedy: impl Into<SafeText>) -> Examinat
 }
 
 fn not_python() -> ExaminationRefusal {
-    refusal("it is not a Python process", "")
+    refusal(NOT_PYTHON, "")
 }
 
 fn not_installed() -> ExaminationRefusal {

@@ -2,6 +2,7 @@
 
 use crate::probe::procfs::environment_variable;
 use crate::wire::SafeText;
+use crate::wire::WITHOUT_NCCL;
 use crate::wire::examination::{ExaminationPart, ExaminationRefusal};
 use std::fmt::Write;
 
@@ -100,7 +101,7 @@ impl RasTarget {
 /// Returns the port of the RAS of this process if a query is permitted.
 pub(super) fn check(target: &RasTarget, accept_risk: bool) -> Result<u16, ExaminationRefusal> {
     if target.has_nccl == Some(false) {
-        return Err(refusal("NCCL RAS was not queried: the process has no NCCL library loaded", ""));
+        return Err(refusal(WITHOUT_NCCL, ""));
     }
     let version = target.nccl_version.as_ref().and_then(|text| parse_version(text));
     let name = target.nccl_version.as_deref().unwrap_or_default();
