@@ -10,7 +10,7 @@ use crate::config::HostConfig;
 use crate::diagnosis::Finding;
 use crate::fleet::{Clock, Fleet, GpuState, HostId, Link, LinkError, Moment};
 use crate::share::{
-    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, NeededFacts, SHARE_PROTOCOL,
+    CollectorInfo, Demultiplexer, Diagnosis, FrameError, HostInfo, MAX_FRAME_BYTES, Needed, SHARE_PROTOCOL,
     SilentCollector, ViewerEvent, ViewerHello, connect, settings_digest, socket_candidates,
 };
 use crate::store::Directories;
@@ -51,6 +51,11 @@ pub(super) struct CollectorAnswer {
 }
 
 impl CollectorAnswer {
+    /// Leaves its memory to the system: at the end of the program that frees thousands of small parts faster than the program does.
+    pub(super) fn leave(self) {
+        std::mem::forget(self);
+    }
+
     /// The states of the GPUs of a host.
     pub(super) fn states(&self, id: HostId) -> Vec<(GpuState, Option<Moment>)> {
         self.states.get(id.0 as usize).cloned().unwrap_or_default()
@@ -123,12 +128,12 @@ pub(super) async fn first_answer(
     setup: &mut CommandContext,
     chosen: Option<&ChosenCollector>,
     asks_hosts: bool,
-    facts: NeededFacts,
+    needed: Needed,
 ) -> Result<Option<CollectorAnswer>, CommandError> {
     match chosen {
-        Some(chosen) => ask_relayed(setup, chosen, facts).await.map(Some),
+        Some(chosen) => ask_relayed(setup, chosen, needed).await.map(Some),
         None if asks_hosts || setup.simulated => Ok(None),
-        None => Ok(ask_local(&setup.hosts, facts, setup.clock)),
+        None => Ok(ask_local(&setup.hosts, needed, setup.clock)),
     }
 }
 
@@ -136,19 +141,19 @@ pub(super) async fn first_answer(
 pub(super) async fn next_answer(
     setup: &mut CommandContext,
     chosen: Option<&ChosenCollector>,
-    facts: NeededFacts,
+    needed: Needed,
     period: Duration,
 ) -> Result<Option<CollectorAnswer>, CommandError> {
-    let Some(chosen) = chosen else { return Ok(ask_again(&setup.hosts, facts, setup.clock, period).await) };
+    let Some(chosen) = chosen else { return Ok(ask_again(&setup.hosts, needed, setup.clock, period).await) };
     tokio::time::sleep(period).await;
-    ask_relayed(setup, chosen, facts).await.map(Some)
+    ask_relayed(setup, chosen, needed).await.map(Some)
 }
 
 /// Asks the collector on this machine. Returns `None` if none runs, or if it does not watch all of these hosts with the
-/// same settings: then only the hosts themselves can answer. The answer contains at least these facts of processes. A collector that
+/// same settings: then only the hosts themselves can answer. The answer contains at least these parts. A collector that
 /// does not answer is named on standard error.
-fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Option<CollectorAnswer> {
-    match ask(hosts, facts, clock)? {
+fn ask_local(hosts: &[Arc<HostConfig>], needed: Needed, clock: Clock) -> Option<CollectorAnswer> {
+    match ask(hosts, needed, clock)? {
         Ok(answer) => Some(answer),
         Err(silent) => {
             warn_of(&silent);
@@ -161,7 +166,7 @@ fn ask_local(hosts: &[Arc<HostConfig>], facts: NeededFacts, clock: Clock) -> Opt
 /// asked each second. Returns `None` with a message on standard error if it does not come back: then the hosts can be asked.
 async fn ask_again(
     hosts: &[Arc<HostConfig>],
-    facts: NeededFacts,
+    needed: Needed,
     clock: Clock,
     period: Duration,
 ) -> Option<CollectorAnswer> {
@@ -169,7 +174,7 @@ async fn ask_again(
     let mut pause = period;
     loop {
         tokio::time::sleep(pause).await;
-        match ask(hosts, facts, clock) {
+        match ask(hosts, needed, clock) {
             Some(Ok(answer)) => return Some(answer),
             Some(Err(silent)) => {
                 warn_of(&silent);
@@ -189,15 +194,11 @@ fn warn_of(silent: &SilentCollector) {
 }
 
 /// See [`ask_local`]. A collector that does not answer in time is an error.
-fn ask(
-    hosts: &[Arc<HostConfig>],
-    facts: NeededFacts,
-    clock: Clock,
-) -> Option<Result<CollectorAnswer, SilentCollector>> {
+fn ask(hosts: &[Arc<HostConfig>], needed: Needed, clock: Clock) -> Option<Result<CollectorAnswer, SilentCollector>> {
     let mut stream = connect(&socket_candidates(&Directories::find())).ok()?;
     let began = std::time::Instant::now();
     stream.set_write_timeout(Some(LOCAL_LIMIT)).ok()?;
-    stream.write_all(&ViewerHello::once(facts).line().ok()?).ok()?;
+    stream.write_all(&ViewerHello::once(needed).line().ok()?).ok()?;
     let mut demultiplexer = Demultiplexer::with_hosts(hosts.iter().map(|host| host.name.clone()));
     let mut lines = LineBuffer::with_limit(MAX_FRAME_BYTES);
     let (mut events, mut chunk, mut is_checked) = (Vec::new(), vec![0; 256 * 1024], false);
@@ -248,8 +249,8 @@ fn watches_all(hosts: &[Arc<HostConfig>], listed: &[HostInfo]) -> bool {
 /// How the pictures of collectors are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReadMode<'a> {
-    /// Once, all of them, with at least these facts of processes.
-    Once(NeededFacts),
+    /// Once, all of them, with at least these parts.
+    Once(Needed),
     /// The connections go on. The pictures that are complete are enough if they have these hosts; the others are pending.
     Follow(&'a [SafeText]),
 }
@@ -270,7 +271,7 @@ pub(super) async fn read_pictures(
             wanted => Demultiplexer::with_hosts(wanted.iter().cloned()),
         };
         let hello = match mode {
-            ReadMode::Once(facts) => ViewerHello::once(facts),
+            ReadMode::Once(needed) => ViewerHello::once(needed),
             ReadMode::Follow(_) => ViewerHello::follow(),
         };
         let machine = Arc::clone(&collector.machine);
@@ -332,14 +333,14 @@ pub(super) fn no_answer(chosen: &[ChosenCollector], errors: &[LinkError]) -> Com
     CommandError::failed(lines.fold(first, |all, line| format!("{all}\n{line}")))
 }
 
-/// Asks a collector on another machine. The answer contains at least these facts of processes.
+/// Asks a collector on another machine. The answer contains at least these parts.
 async fn ask_relayed(
     setup: &mut CommandContext,
     chosen: &ChosenCollector,
-    facts: NeededFacts,
+    needed: Needed,
 ) -> Result<CollectorAnswer, CommandError> {
     let only = std::slice::from_ref(chosen);
-    let Picture { relay, events } = match read_pictures(setup, only, ReadMode::Once(facts)).await?.pop() {
+    let Picture { relay, events } = match read_pictures(setup, only, ReadMode::Once(needed)).await?.pop() {
         Some(FirstPicture::Complete(picture)) => *picture,
         Some(FirstPicture::Failed(error)) => return Err(no_answer(only, &[error])),
         Some(FirstPicture::Pending(_)) | None => return Err(no_answer(only, &[])),
@@ -367,6 +368,6 @@ mod tests {
         assert!(is_enough(&[reading(), complete(&["a", "b"])], &["b"]));
         assert!(!is_enough(&[reading(), complete(&["a"])], &["a", "b"]));
         assert!(is_enough(&[complete(&["b"]), complete(&["a"]), reading()], &["a", "b"]));
-        assert!(!super::is_enough(&[reading(), complete(&["a"])], ReadMode::Once(NeededFacts::All)));
+        assert!(!super::is_enough(&[reading(), complete(&["a"])], ReadMode::Once(Needed::default())));
     }
 }

@@ -17,7 +17,7 @@ use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
 use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
 use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
-use crate::share::NeededFacts;
+use crate::share::{Needed, NeededFacts, NeededFindings};
 use crate::store::Directories;
 use crate::wire::{Reply, SafeText};
 use std::fs::File;
@@ -29,14 +29,14 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// The facts of processes that a collector sends: findings name processes themselves.
-const FACTS: NeededFacts = NeededFacts::Nothing;
+const NEEDED: Needed = Needed { facts: NeededFacts::Nothing, findings: NeededFindings::All };
 /// How long to watch the hosts without `--for`.
 const DEFAULT_SPAN: Duration = Duration::from_secs(30);
 
 /// Watches the hosts and prints the findings. The exit code tells whether a finding is firing.
 pub async fn run(mut setup: CommandContext, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
     if let Some(answer) = answer(&mut setup, arguments).await? {
-        return print_answer(&answer, arguments);
+        return print_answer(answer, arguments);
     }
     let CommandContext { hosts, source, ssh, clock, simulated, notifications, .. } = setup;
     let mut exit_signals = ExitSignals::new()?;
@@ -103,10 +103,10 @@ async fn answer(setup: &mut CommandContext, arguments: &FindingsArgs) -> Result<
                     name the hosts";
         return Err(CommandError::usage(text));
     }
-    first_answer(setup, chosen.as_ref(), arguments.direct || observes, FACTS).await
+    first_answer(setup, chosen.as_ref(), arguments.direct || observes, NEEDED).await
 }
 
-fn print_answer(answer: &CollectorAnswer, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+fn print_answer(answer: CollectorAnswer, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
     let printer = Printer::new(arguments.min_severity, arguments.json, answer.now);
     let found = answer.findings(|finding| findings::is_shown(finding, printer.min_severity));
     let report = FindingsReport {
@@ -122,7 +122,9 @@ fn print_answer(answer: &CollectorAnswer, arguments: &FindingsArgs) -> Result<Ex
     } else {
         print(&(findings::list(&report, printer.paint) + &answer.source_line()))?;
     }
-    Ok(exit_code(&found, &answer.fleet))
+    let code = exit_code(&found, &answer.fleet);
+    answer.leave();
+    Ok(code)
 }
 
 /// The exit code tells whether a finding is firing, else whether every host has reported.

@@ -13,20 +13,20 @@ use crate::fleet::{
 };
 use crate::output::Report;
 use crate::output::free::{FreeReport, json_line, text};
-use crate::share::NeededFacts;
+use crate::share::{Needed, NeededFacts, NeededFindings};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The facts of processes that are printed.
-const FACTS: NeededFacts = NeededFacts::Nothing;
+/// The parts of a picture that are printed: the states of GPUs.
+const NEEDED: Needed = Needed { facts: NeededFacts::Nothing, findings: NeededFindings::Nothing };
 /// The period of the questions to a collector with `--wait`.
 const ASK_PERIOD: Duration = Duration::from_secs(2);
 
 /// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.
 pub async fn run(mut setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
     let chosen = setup.collectors.pop();
-    if let Some(answer) = first_answer(&mut setup, chosen.as_ref(), arguments.direct, FACTS).await?
+    if let Some(answer) = first_answer(&mut setup, chosen.as_ref(), arguments.direct, NEEDED).await?
         && let Some(code) = search_answers(&mut setup, chosen.as_ref(), answer, arguments).await?
     {
         return Ok(code);
@@ -75,15 +75,17 @@ async fn search_answers(
             } else {
                 print(&(text(&free_report) + &answer.source_line()))?;
             }
-            return Ok(Some(match found {
+            let code = match found {
                 Some(_) => ExitCode::SUCCESS,
                 None if answer.all_reported() => ExitCode::from(NOTHING_FREE),
                 None => ExitCode::from(INCOMPLETE),
-            }));
+            };
+            answer.leave();
+            return Ok(Some(code));
         }
         let next = tokio::select! {
             code = exit_signals.next() => return Ok(Some(ExitCode::from(code))),
-            next = next_answer(setup, chosen, FACTS, ASK_PERIOD) => next?,
+            next = next_answer(setup, chosen, NEEDED, ASK_PERIOD) => next?,
         };
         let Some(next) = next else { return Ok(None) };
         answer = next;

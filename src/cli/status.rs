@@ -14,7 +14,7 @@ use crate::diagnosis::{Engine, Finding, FindingPhase};
 use crate::fleet::{Clock, Moment};
 use crate::output::paint::Tone;
 use crate::output::{Report, json, status};
-use crate::share::NeededFacts;
+use crate::share::{Needed, NeededFacts, NeededFindings};
 use crate::store::Directories;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ pub async fn run(mut setup: CommandContext, arguments: &StatusArgs) -> Result<Ex
         return Err(CommandError::usage(text));
     }
     let chosen = chosen.as_ref();
-    if let Some(answer) = first_answer(&mut setup, chosen, arguments.direct, printer.needed_facts()).await?
+    if let Some(answer) = first_answer(&mut setup, chosen, arguments.direct, printer.needed()).await?
         && let Some(code) = repeat_answers(&mut setup, chosen, answer, &mut printer, arguments.watch).await?
     {
         return Ok(code);
@@ -97,10 +97,13 @@ async fn repeat_answers(
     loop {
         let is_read = printer.print_answer(&answer, period)? == Written::All;
         let code = Ok(Some(exit_code(answer.all_reported())));
-        let Some(period) = period.filter(|_| is_read) else { return code };
+        let Some(period) = period.filter(|_| is_read) else {
+            answer.leave();
+            return code;
+        };
         answer = tokio::select! {
             _ = exit_signals.next() => return code,
-            next = next_answer(setup, chosen, printer.needed_facts(), period) => match next? {
+            next = next_answer(setup, chosen, printer.needed(), period) => match next? {
                 Some(answer) => answer,
                 None => return Ok(None),
             },
@@ -210,9 +213,12 @@ struct Printer {
 }
 
 impl Printer {
-    /// The facts of processes that are printed: the table has only their users.
-    fn needed_facts(&self) -> NeededFacts {
-        if self.as_json || self.csv.is_some() { NeededFacts::All } else { NeededFacts::Owners }
+    /// The parts of a picture that are printed: the table has only the users of processes and the sentences of findings.
+    fn needed(&self) -> Needed {
+        match (self.as_json, &self.csv) {
+            (false, None) => Needed { facts: NeededFacts::Owners, findings: NeededFindings::Sentences },
+            _ => Needed::default(),
+        }
     }
 
     /// Writes the answer of a collector.

@@ -2,7 +2,7 @@
 
 use super::frame::{
     CulpritFrame, DiagnosisFrame, FINDINGS_PER_LINE, FindingFrame, GpuFrame, JobVerdictFrame, MAX_FINDINGS,
-    MAX_SUBJECTS, MAX_VERDICTS, NotJudgedFrame, ProcessFrame, RuleFrame, VerdictFrame, VerdictsFrame,
+    MAX_SUBJECTS, MAX_VERDICTS, NeededFindings, NotJudgedFrame, ProcessFrame, RuleFrame, VerdictFrame, VerdictsFrame,
 };
 use super::privacy::Audience;
 use crate::config::Sharing;
@@ -15,8 +15,16 @@ use std::time::Duration;
 
 /// The lines with the whole diagnosis, as far as the hosts share it with this audience. A finding about several hosts, or
 /// whose verdict is about several, is shared like the strictest of them.
-pub(super) fn lines(engine: &Engine, fleet: &Fleet, audience: Audience, now: Moment) -> Vec<DiagnosisFrame> {
-    let frame = |finding: &Finding| FindingFrame::new(finding, fleet, sharing(finding, fleet, audience), now);
+pub(super) fn lines(
+    engine: &Engine,
+    fleet: &Fleet,
+    (audience, needed): (Audience, NeededFindings),
+    now: Moment,
+) -> Vec<DiagnosisFrame> {
+    let frame = |finding: &Finding| {
+        let frame = FindingFrame::new(finding, fleet, sharing(finding, fleet, audience), now);
+        if needed == NeededFindings::Sentences { frame.without_details(finding) } else { frame }
+    };
     let findings: Vec<FindingFrame> = engine.findings().take(MAX_FINDINGS).map(frame).collect();
     let not_judged =
         engine.not_judged().into_iter().map(|one| NotJudgedFrame { count: one.count, what: one.what, why: one.why });
@@ -92,7 +100,8 @@ pub struct JobVerdict {
 impl FindingFrame {
     fn new(finding: &Finding, fleet: &Fleet, sharing: Sharing, now: Moment) -> Self {
         let name = |id: HostId| fleet.host(id).map(|host| host.name().clone()).unwrap_or_default();
-        let ago = |moment: Moment| now.since(moment).as_secs_f64();
+        // Milliseconds are enough.
+        let ago = |moment: Moment| (now.since(moment).as_secs_f64() * 1000.0).round() / 1000.0;
         let snooze = match finding.snoozed {
             Some(SnoozeEnd::At(until)) => Some(now.until(until).as_secs_f64()),
             Some(SnoozeEnd::OnChange) | None => None,
@@ -156,6 +165,13 @@ impl FindingFrame {
                 .filter(|_| shows_commands)
                 .map(|verdict| VerdictFrame::new(verdict, now)),
         }
+    }
+
+    /// The finding without its processes, and without its GPUs if it says nothing about their state.
+    fn without_details(self, finding: &Finding) -> Self {
+        let gpus = if finding.rule.is_about_progress() { self.gpus } else { Vec::new() };
+        let (figures, next_check) = (SafeText::default(), SafeText::default());
+        Self { gpus, job: None, processes: Vec::new(), user: None, figures, next_check, verdict: None, ..self }
     }
 
     /// The finding for a viewer, or `None` if its rule or its host is unknown here.
@@ -280,7 +296,33 @@ impl Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::FindingPhase;
     use crate::fleet::fixture::{at, fleet, process};
+
+    #[test]
+    fn a_finding_without_details_keeps_its_line_and_the_gpus_whose_state_it_changes() {
+        let fleet = fleet(vec![vec![process(7, "python train.py", &[(0, 40)])]]);
+        let received = |rule| {
+            let mut finding = Finding::blank(rule, HostId(0), at(20.0));
+            finding.phase = FindingPhase::Firing;
+            finding.hosts = vec![(HostId(0), "hgx-00".into())];
+            finding.gpus = vec![FindingGpu { host: HostId(0), position: 0, index: 0, uuid: None }];
+            (finding.sentence, finding.next_check) = ("GPU 0 looks hung".into(), "gpufleet why hgx-00:7".into());
+            (finding.user, finding.figures) = (Some("alice".into()), "104 of 700 W".into());
+            let frame = FindingFrame::new(&finding, &fleet, Sharing::Commands, at(50.0)).without_details(&finding);
+            let text = serde_json::to_string(&frame).expect("encodes");
+            assert!(!["alice", "why", "104"].iter().any(|word| text.contains(word)), "{text}");
+            let frame: FindingFrame = serde_json::from_str(&text).expect("decodes");
+            frame.finding(&|name| (*name == "hgx-00").then_some(HostId(0)), at(50.0)).expect("a finding")
+        };
+        let hang = received(RuleId::StuckSpin);
+        assert_eq!(
+            (hang.sentence.as_str(), hang.phase, hang.gpus.len()),
+            ("GPU 0 looks hung", FindingPhase::Firing, 1)
+        );
+        assert_eq!((hang.since, hang.hosts.len()), (at(20.0), 1));
+        assert_eq!(received(RuleId::PcieDegraded).gpus.len(), 0);
+    }
 
     #[test]
     fn the_verdict_is_shared_with_those_who_see_commands() {

@@ -56,6 +56,39 @@ pub struct ViewerHello {
     /// The facts of processes to send without `follow`. Earlier collectors ignore it and send all of them.
     #[serde(default, skip_serializing_if = "NeededFacts::are_all")]
     pub facts: NeededFacts,
+    /// The findings to send without `follow`. Earlier collectors ignore it and send all of them.
+    #[serde(default, skip_serializing_if = "NeededFindings::are_all")]
+    pub findings: NeededFindings,
+}
+
+/// The parts of a picture that a viewer needs which reads one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// The facts and readings of processes.
+    pub facts: NeededFacts,
+    /// The findings.
+    pub findings: NeededFindings,
+}
+
+/// The findings that a viewer needs. With their processes and GPUs they are half of a picture without facts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NeededFindings {
+    /// No findings.
+    Nothing,
+    /// Their sentences and subjects, but neither processes nor verdicts.
+    Sentences,
+    /// All of each finding. A word that this version does not know means the same.
+    #[default]
+    #[serde(other)]
+    All,
+}
+
+impl NeededFindings {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn are_all(&self) -> bool {
+        *self == Self::All
+    }
 }
 
 /// The facts of processes that a viewer needs. They are two thirds of a picture, mostly command lines of ancestors.
@@ -102,12 +135,13 @@ impl ViewerHello {
             version: env!("CARGO_PKG_VERSION").into(),
             follow: true,
             facts: NeededFacts::All,
+            findings: NeededFindings::All,
         }
     }
 
-    /// The hello of a viewer that reads one picture with these facts.
-    pub fn once(facts: NeededFacts) -> Self {
-        Self { follow: false, facts, ..Self::follow() }
+    /// The hello of a viewer that reads one picture with these parts.
+    pub fn once(needed: Needed) -> Self {
+        Self { follow: false, facts: needed.facts, findings: needed.findings, ..Self::follow() }
     }
 
     /// The line, with its newline.

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::{HostConfig, Sharing};
 use crate::fleet::fixture::{at, fleet, process};
 use crate::fleet::{Host, LinkError, LinkErrorKind};
-use crate::share::frame::{HostFrame, NeededFacts, decode};
+use crate::share::frame::{HostFrame, Needed, NeededFacts, decode};
 use crate::share::viewer::{Demultiplexer, ViewerEvent};
 use crate::wire::{Message, Snapshot};
 use futures::FutureExt as _;
@@ -44,7 +44,7 @@ fn viewed(lines: &[Arc<[u8]>], now: Moment) -> (Fleet, Demultiplexer, Vec<Viewer
 }
 
 fn join(hub: &mut Hub, fleet: &Fleet, audience: Audience, follow: bool, now: Moment) -> Arc<LineQueue> {
-    let hello = if follow { ViewerHello::follow() } else { ViewerHello::once(NeededFacts::All) };
+    let hello = if follow { ViewerHello::follow() } else { ViewerHello::once(Needed::default()) };
     hub.join(&hello, audience, (fleet, &Engine::default()), now)
 }
 
@@ -207,8 +207,12 @@ fn a_viewer_gets_only_the_facts_that_it_needs() {
     let [(user, _, gpus)] = &seen_processes(&hello(false, ",\"facts\":\"nothing\""))[..] else { panic!() };
     assert_eq!((user.as_str(), *gpus), ("", 2));
     let line = |hello: ViewerHello| String::from_utf8(hello.line().expect("a line")).expect("text");
-    assert!(!line(ViewerHello::once(NeededFacts::All)).contains("facts"), "the line of an earlier viewer");
-    assert!(line(ViewerHello::once(NeededFacts::Owners)).contains("\"facts\":\"owners\""));
+    let all = line(ViewerHello::once(Needed::default()));
+    assert!(!all.contains("facts") && !all.contains("findings"), "the line of an earlier viewer: {all}");
+    assert!(
+        line(ViewerHello::once(Needed { facts: NeededFacts::Owners, ..Needed::default() }))
+            .contains("\"facts\":\"owners\"")
+    );
 }
 
 #[test]

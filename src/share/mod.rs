@@ -17,8 +17,8 @@ mod viewer;
 pub use findings::Diagnosis;
 pub use findings::JobVerdict;
 pub use frame::{
-    CollectorInfo, Frame, FrameError, HistoryFrame, HostInfo, MAX_FRAME_BYTES, NeededFacts, RefusalKind,
-    SHARE_PROTOCOL, ViewerHello, decode, encode, encode_query, settings_digest,
+    CollectorInfo, Frame, FrameError, HistoryFrame, HostInfo, MAX_FRAME_BYTES, Needed, NeededFacts, NeededFindings,
+    RefusalKind, SHARE_PROTOCOL, ViewerHello, decode, encode, encode_query, settings_digest,
 };
 pub use history::{HistoryService, answer as answer_history};
 pub use hub::{Hub, LineQueue};

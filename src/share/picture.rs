@@ -2,12 +2,13 @@
 
 use super::findings;
 use super::frame::{
-    DiagnosisFrame, Frame, HOSTS_PER_LINE, HostFrame, HostInfo, LinkFrame, NeededFacts, ViewerHello, encode,
+    DiagnosisFrame, Frame, HOSTS_PER_LINE, HostFrame, HostInfo, LinkFrame, Needed, NeededFacts, NeededFindings,
+    ViewerHello, encode,
 };
 use super::privacy::{self, Audience};
 use crate::diagnosis::Engine;
 use crate::fleet::recording::RecordedError;
-use crate::fleet::{Fleet, GpuMetric, Host, HostUpdate, Link, Moment, SeriesKey};
+use crate::fleet::{Fleet, GpuMetric, Host, HostUpdate, Link, Moment, Process, SeriesKey};
 use crate::wire::{
     GpuColumns, GpuHealth, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, GpuReading, Message, ProcessColumns,
     ProcessFacts, ProcessReading, RecentPast, SlurmJob, Snapshot,
@@ -40,19 +41,20 @@ pub(super) struct PictureContent {
     pub(super) audience: Audience,
     /// With the charts, for a viewer that follows; otherwise with the states of the GPUs and the findings.
     pub(super) follows: bool,
-    /// The facts of processes.
-    pub(super) facts: NeededFacts,
+    /// The facts of processes, and the findings.
+    pub(super) needed: Needed,
 }
 
 impl PictureContent {
     /// The picture that this viewer asks for.
     pub(super) fn of(viewer: &ViewerHello, audience: Audience) -> Self {
-        if viewer.follow { Self::to_follow(audience) } else { Self { audience, follows: false, facts: viewer.facts } }
+        let needed = Needed { facts: viewer.facts, findings: viewer.findings };
+        if viewer.follow { Self::to_follow(audience) } else { Self { audience, follows: false, needed } }
     }
 
     /// The picture for a viewer that follows. Updates have all facts, so the picture has them as well.
     pub(super) fn to_follow(audience: Audience) -> Self {
-        Self { audience, follows: true, facts: NeededFacts::All }
+        Self { audience, follows: true, needed: Needed::default() }
     }
 }
 
@@ -62,8 +64,8 @@ pub(super) fn picture(fleet: &Fleet, engine: &Engine, content: PictureContent, n
     for host in fleet.hosts_in_order() {
         lines.extend(host_lines(host, engine, content, now));
     }
-    if !content.follows {
-        let diagnosis = findings::lines(engine, fleet, content.audience, now);
+    if !content.follows && content.needed.findings != NeededFindings::Nothing {
+        let diagnosis = findings::lines(engine, fleet, (content.audience, content.needed.findings), now);
         lines.extend(diagnosis.into_iter().flat_map(diagnosis_lines));
     }
     if content.follows {
@@ -130,7 +132,7 @@ pub(super) fn update_frame(host: &Host, update: &HostUpdate, now: Moment) -> Opt
 
 /// The picture of one host.
 fn host_lines(host: &Host, engine: &Engine, content: PictureContent, now: Moment) -> Vec<Line> {
-    let PictureContent { audience, follows, facts } = content;
+    let PictureContent { audience, follows, needed: Needed { facts, .. } } = content;
     let empty = HostFrame { name: host.name().clone(), ..HostFrame::default() };
     let mut frames = Vec::new();
     if let Some(hello) = &host.hello {
@@ -140,7 +142,7 @@ fn host_lines(host: &Host, engine: &Engine, content: PictureContent, now: Moment
         frames.push(HostFrame { wire: Some(Message::Inventory(inventory.clone())), ..empty.clone() });
     }
     let mut lines: Vec<Line> = frames.into_iter().filter_map(|frame| host_line(frame, host, audience)).collect();
-    if let Some(snapshot) = snapshot(host) {
+    if let Some(snapshot) = snapshot(host, facts) {
         let charts = if follows { charts(host, &snapshot) } else { Vec::new() };
         let age_seconds = host.age(now).map(|age| age.as_secs_f64());
         let facts: Vec<ProcessFacts> =
@@ -216,13 +218,21 @@ impl Snapshots<'_> {
     }
 }
 
-/// The last snapshot of a host with all columns, and without the facts of its processes.
-fn snapshot(host: &Host) -> Option<Snapshot> {
+/// The last snapshot of a host with all columns, and without the facts of its processes. A viewer that does not need all facts gets no
+/// readings of the processes either, apart from what they hold on GPUs.
+fn snapshot(host: &Host, facts: NeededFacts) -> Option<Snapshot> {
     let mut snapshot = host.snapshot.clone()?;
     let readings: Vec<GpuReading> = host.gpus().map(|(_, reading)| reading.clone()).collect();
     let health: Vec<GpuHealth> =
         (0..readings.len()).map(|position| host.gpu_health(position).cloned().unwrap_or_default()).collect();
-    let processes: Vec<ProcessReading> = host.processes().map(|process| process.reading.clone()).collect();
+    let reading = |process: &Process| match facts {
+        NeededFacts::All => process.reading.clone(),
+        NeededFacts::Nothing | NeededFacts::Owners => {
+            let ProcessReading { pid, start_ticks, presence, .. } = process.reading;
+            ProcessReading { pid, start_ticks, presence, ..ProcessReading::default() }
+        }
+    };
+    let processes: Vec<ProcessReading> = host.processes().map(reading).collect();
     let usages: Vec<GpuProcessReading> = host.processes().flat_map(|process| process.gpus.iter().cloned()).collect();
     snapshot.generation = host.inventory.as_ref().map_or(snapshot.generation, |inventory| inventory.generation);
     snapshot.gpus = GpuColumns::from_rows(&readings);
