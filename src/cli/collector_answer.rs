@@ -99,7 +99,7 @@ impl CollectorAnswer {
     ) -> Result<Self, FrameError> {
         let now = clock.now();
         let info = demultiplexer.info().cloned().ok_or(FrameError::Order("there is no first line"))?;
-        let mut fleet = Fleet::new(hosts, info.simulated, now);
+        let mut fleet = Fleet::new(hosts, info.simulated, now).without_history();
         let mut states = vec![Vec::new(); hosts.len()];
         for event in events {
             match event {
@@ -201,7 +201,7 @@ fn ask(hosts: &[Arc<HostConfig>], needed: Needed, clock: Clock) -> Option<Result
     stream.write_all(&ViewerHello::once(needed).line().ok()?).ok()?;
     let mut demultiplexer = Demultiplexer::with_hosts(hosts.iter().map(|host| host.name.clone()));
     let mut lines = LineBuffer::with_limit(MAX_FRAME_BYTES);
-    let (mut events, mut chunk, mut is_checked) = (Vec::new(), vec![0; 256 * 1024], false);
+    let (mut events, mut chunk, mut is_checked) = (Vec::new(), vec![0; 64 * 1024], false);
     loop {
         while let Some(line) = lines.next_line().ok()? {
             let line_events = demultiplexer.take(line, clock.now()).ok()?;

@@ -89,6 +89,8 @@ pub struct Host {
     slurm_ends: VecDeque<SlurmJobEnd>,
     processes: ProcessTable,
     history: History,
+    /// Whether readings become points of charts.
+    keeps_history: bool,
     log: ConnectionLog,
 }
 
@@ -120,6 +122,7 @@ impl Host {
             slurm_ends: VecDeque::new(),
             processes: ProcessTable::default(),
             history: History::default(),
+            keeps_history: true,
             log: ConnectionLog::default(),
         }
     }
@@ -445,8 +448,9 @@ impl Host {
         let interval = self.interval();
         let Some(snapshot) = &self.snapshot else { return };
         self.history.backfill(snapshot.monotonic_seconds, now, &snapshot.recent_past);
-        let late =
-            self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
+        let (readings, processes) =
+            if self.keeps_history { (self.readings.as_slice(), self.processes.live()) } else { (&[][..], &[][..]) };
+        let late = self.history.record(snapshot.monotonic_seconds, interval, now, readings, processes);
         // On a slow link readings are old when they arrive and must not look fresh.
         self.received_at = Some(now.minus(late));
     }
@@ -542,6 +546,13 @@ impl Fleet {
             self.hosts.push(host);
         }
         ids
+    }
+
+    /// Keeps no history of these hosts, for a fleet of which one picture is printed.
+    #[must_use]
+    pub fn without_history(mut self) -> Self {
+        self.hosts.iter_mut().for_each(|host| host.keeps_history = false);
+        self
     }
 
     /// Sets the order in which lists show the hosts. Ids stay. Without it, and for hosts that it does not name, the order is
