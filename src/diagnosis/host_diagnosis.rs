@@ -121,17 +121,17 @@ pub(crate) struct HostTrack {
 }
 
 impl HostTrack {
-    /// Records the jobs of these processes as ended if they held enough memory for long enough.
+    /// Records the jobs of these processes as ended if they held enough memory for long enough. `is_crowded` tells whether the GPU
+    /// of a process was full, in part by another job.
     fn record_job_ends<'a>(
         &mut self,
         processes: impl Iterator<Item = &'a ProcessTrack>,
         host: &Host,
         limits: &Thresholds,
         t: f64,
-        // Whether the GPU of a process was full, in part by another job. `None` after a reboot.
-        is_crowded: Option<&dyn Fn(&ProcessTrack) -> bool>,
+        by_reboot: bool,
+        is_crowded: &dyn Fn(&ProcessTrack) -> bool,
     ) {
-        let by_reboot = is_crowded.is_none();
         let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
         for (job, members) in group_by_job(processes) {
             let held = members.iter().filter_map(|process| {
@@ -142,10 +142,7 @@ impl HostTrack {
             });
             let Some(first) = members.first() else { continue };
             let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
-            let repeats = match is_crowded {
-                Some(is_crowded) if is_short => self.repeats(first, is_crowded(first), t),
-                _ => 0,
-            };
+            let repeats = if is_short && !by_reboot { self.repeats(first, is_crowded(first), t) } else { 0 };
             if is_short && repeats < REPEATS {
                 continue;
             }
@@ -312,7 +309,7 @@ impl HostDiagnosis {
         if !is_other_machine {
             let ended = jobs.iter().map(|job| job.members.len()).sum();
             self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended });
-            self.host_track.record_job_ends(known.iter(), host, limits, t, None);
+            self.host_track.record_job_ends(known.iter(), host, limits, t, true, &|_| false);
         }
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
@@ -442,13 +439,8 @@ impl HostDiagnosis {
         let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| process.info.job == track.info.job);
         let all = || aligned.iter().chain(&ended);
         let is_crowded = |process: &ProcessTrack| is_crowded(process, all(), &self.gpus);
-        self.host_track.record_job_ends(
-            ended.iter().filter(is_job_over),
-            host,
-            limits,
-            sample_time.t,
-            Some(&is_crowded),
-        );
+        let over = ended.iter().filter(is_job_over);
+        self.host_track.record_job_ends(over, host, limits, sample_time.t, false, &is_crowded);
         self.processes = aligned;
     }
 

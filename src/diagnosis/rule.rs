@@ -455,8 +455,8 @@ rules! {
         title: "the driver reported an error (Xid)",
         short: "driver error",
         topic: Hardware,
-        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 62 109. Info: all others: 63, for which row-remap says \
-                what to do, and 13 31 43 45 68, which are usually caused by a program. The same Xid on the same GPU is \
+        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 62 109. Info: all others, such as 13 31 43 45 68, \
+               which a program usually causes, and 63 (see row-remap). The same Xid on the same GPU is \
                 one finding for 10 min, and Xid 45 is not reported beside another Xid.",
         means: "48, 63, 64, 94, 95: memory errors; 74: NVLink; 79: fell off the bus; 119, 120: the GPU system \
                processor (GSP) failed; 13, 31: a fault in a program.",

@@ -53,21 +53,24 @@ pub struct ViewerHello {
     /// Send updates after the picture. Without it, the collector sends the picture with its findings and closes.
     #[serde(default)]
     pub follow: bool,
-    /// The facts of processes to send without `follow`. Earlier collectors ignore it and send all of them.
-    #[serde(default, skip_serializing_if = "NeededFacts::are_all")]
-    pub facts: NeededFacts,
-    /// The findings to send without `follow`. Earlier collectors ignore it and send all of them.
-    #[serde(default, skip_serializing_if = "NeededFindings::are_all")]
-    pub findings: NeededFindings,
+    /// The parts of the picture to send without `follow`. Earlier collectors ignore it and send all of them.
+    #[serde(flatten)]
+    pub needed: Needed,
 }
 
 /// The parts of a picture that a viewer needs which reads one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needed {
     /// The facts and readings of processes.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub facts: NeededFacts,
     /// The findings.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub findings: NeededFindings,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The findings that a viewer needs. With their processes and GPUs they are half of a picture without facts.
@@ -82,13 +85,6 @@ pub enum NeededFindings {
     #[default]
     #[serde(other)]
     All,
-}
-
-impl NeededFindings {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    fn are_all(&self) -> bool {
-        *self == Self::All
-    }
 }
 
 /// The facts of processes that a viewer needs. They are two thirds of a picture, mostly command lines of ancestors.
@@ -106,11 +102,6 @@ pub enum NeededFacts {
 }
 
 impl NeededFacts {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    fn are_all(&self) -> bool {
-        *self == Self::All
-    }
-
     /// The needed part of the facts of a process; `None` if nothing is needed.
     pub(super) fn of(self, facts: &ProcessFacts) -> Option<ProcessFacts> {
         match self {
@@ -134,14 +125,13 @@ impl ViewerHello {
             protocol: SHARE_PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
             follow: true,
-            facts: NeededFacts::All,
-            findings: NeededFindings::All,
+            needed: Needed::default(),
         }
     }
 
     /// The hello of a viewer that reads one picture with these parts.
     pub fn once(needed: Needed) -> Self {
-        Self { follow: false, facts: needed.facts, findings: needed.findings, ..Self::follow() }
+        Self { follow: false, needed, ..Self::follow() }
     }
 
     /// The line, with its newline.

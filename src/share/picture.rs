@@ -48,8 +48,7 @@ pub(super) struct PictureContent {
 impl PictureContent {
     /// The picture that this viewer asks for.
     pub(super) fn of(viewer: &ViewerHello, audience: Audience) -> Self {
-        let needed = Needed { facts: viewer.facts, findings: viewer.findings };
-        if viewer.follow { Self::to_follow(audience) } else { Self { audience, follows: false, needed } }
+        if viewer.follow { Self::to_follow(audience) } else { Self { audience, follows: false, needed: viewer.needed } }
     }
 
     /// The picture for a viewer that follows. Updates have all facts, so the picture has them as well.

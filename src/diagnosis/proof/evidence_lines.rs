@@ -457,7 +457,8 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
         }
     }
     for ((part, reason, remedy, is_risk), positions) in refused {
-        let what = match PARTS.get(usize::from(part)) {
+        let part = PARTS.get(usize::from(part));
+        let what = match part {
             Some(ExaminationPart::Process) => format!("/proc of {}", facts.ranks.names(&positions)),
             Some(ExaminationPart::Stacks) => format!("stacks of {}", facts.ranks.names(&positions)),
             Some(ExaminationPart::Ras) => "NCCL RAS".to_owned(),
@@ -466,8 +467,7 @@ pub(super) fn missing(facts: &Facts<'_>) -> Vec<Missing> {
             _ => "another part".to_owned(),
         };
         // Only readings of the process itself hang in the kernel.
-        let is_process =
-            matches!(PARTS.get(usize::from(part)), Some(ExaminationPart::Process | ExaminationPart::Stacks));
+        let is_process = matches!(part, Some(ExaminationPart::Process | ExaminationPart::Stacks));
         let remedy =
             if remedy.is_empty() && is_process { own_remedy(facts.rank(positions[0]), &reason) } else { remedy };
         let (what, reason, remedy) = (what.into(), reason.into(), remedy.into());

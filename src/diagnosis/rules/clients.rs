@@ -27,7 +27,7 @@ pub(super) fn unanswered(
     let waits_for_tasks = job.is_server && !job.is_model_server;
     let serves = !job.is_notebook && !job.is_debugged && (job.is_model_server || job.served_port.is_some());
     let clients = context.waiting_clients(job).filter(|_| serves && !waits_for_tasks);
-    // Beside another job, the readings of its own processes tell.
+    // If the server shares its GPU with another job, only the readings of its processes show whether it works.
     let is_shared = job.gpus.iter().any(|gpu| !gpu.is_exclusive);
     let rest = context.rest_of_all_gpus(job).or(job.stalled_run.filter(|_| is_shared && !job.is_blind));
     let (Some(clients), Some(rest)) = (clients, rest) else { return false };
@@ -59,7 +59,7 @@ pub(super) fn unanswered(
 fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, rest: Run) -> Option<Escalation> {
     let t = context.sample_time.t;
     let is_unseen = rest.since - job.first_seen < 60.0;
-    // Where a client has waited since before the GPUs last worked, connections are open for events, and a new one may be, too.
+    // A client that has waited since before the GPUs last worked probably subscribes to events, and a new client may do so, too.
     let has_subscribers = !is_unseen && clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE;
     let is_fresh = clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1;
     let new = if has_subscribers && is_fresh { 0 } else { clients.new_since(rest.since, t) };

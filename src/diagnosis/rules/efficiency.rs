@@ -86,8 +86,8 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         conditions.unknown(RuleId::InputStall, target);
         return;
     };
-    // At half of the earlier utilisation the input may be too slow, too. The median is the lower end of a step of 10: where the cause
-    // is known, its middle counts.
+    // At half of the earlier utilisation the input may be too slow, too. The median is known in steps of 10:
+    // the lower end of the step is compared, or its middle if the cause is known.
     let cause = cause(context, job);
     let step = if matches!(cause, None | Some(Cause::Unknown)) { 0.0 } else { 5.0 };
     let half = (f64::from(earlier) + step) * HALF_SPEED;
@@ -163,10 +163,7 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
         stats.and_then(|stats| stats.most_utilization).is_some_and(|most| most <= 2)
     };
     let workers: f32 = context.members(job).filter_map(|process| process.descendants_cpu).sum();
-    let computes = |process: &ProcessTrack| {
-        let workers = f64::from(process.descendants_cpu.unwrap_or(0.0)) / 100.0;
-        process.smoothed_cores.is_some_and(|cores| cores - workers >= *SINGLE_CORES.start())
-    };
+    let computes = |process: &ProcessTrack| process.own_cores().is_some_and(|cores| cores >= *SINGLE_CORES.start());
     let is_alone = job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
     let works = workers >= WORKING_PERCENT || (is_alone && context.members(job).any(computes));
     works && job.gpus.iter().all(rests)
@@ -240,8 +237,7 @@ fn are_workers_saturated(context: &RuleContext, job: &JobTrack) -> bool {
         else {
             return false;
         };
-        let own = process.smoothed_cores.map(|cores| cores - f64::from(percent) / 100.0);
-        percent >= SATURATED_PERCENT * workers as f32 && own.is_some_and(|cores| cores <= WAITING_CORES)
+        percent >= SATURATED_PERCENT * workers as f32 && process.own_cores().is_some_and(|cores| cores <= WAITING_CORES)
     };
     context.members(job).all(waits)
 }

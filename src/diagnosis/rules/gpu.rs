@@ -377,12 +377,14 @@ fn clock(
     };
     let Some((now, most)) = share(info, reading) else { return };
     let ratio = |now: u32, most: u32| f64::from(now) / f64::from(most);
-    capped_by_the_server(context, conditions, target, position, (info, reading, gpu));
+    let is_busy = gpu.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization);
+    if is_busy && ratio(now, most) <= CAPPED_CLOCK {
+        capped_by_the_server(context, conditions, target, position, (reading, gpu, now, most));
+    }
     if ratio(now, most) > limits.share {
         return;
     }
-    let is_busy = |gpu: &GpuTrack| gpu.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization);
-    if !is_busy(gpu) {
+    if !is_busy {
         // Between two kernels the clock falls anyway: the finding keeps its phase.
         conditions.unknown(RuleId::ClockStuck, target);
         return;
@@ -425,30 +427,25 @@ fn clock(
 
 /// nvml.h, `nvmlClocksEventReasonSwPowerCap`.
 const SOFTWARE_POWER_CAP: u64 = 0x4;
-/// The power of a GPU that its server caps, as a share of its own limit, and its clock as a share of the maximum, at most; how long
-/// before it is listed, in seconds.
+/// A GPU may be capped by its server if its power is at most this share of its power limit, and its clock at most this share of the
+/// maximum. It is listed after this time, in seconds.
 const CAPPED_POWER: f32 = 0.75;
 const CAPPED_CLOCK: f64 = 0.75;
 const CAPPED_AFTER: f64 = 900.0;
 
-/// A GPU that the driver holds at a low clock because of its power although it draws far less than its limit: the firmware of the
-/// server, or the limit of a whole module, lies below.
+/// A busy GPU that the driver holds at a low clock (`now` of `most` MHz) because of its power, although it draws far less than its
+/// limit: the firmware of the server, or the limit of a whole module, is lower.
 fn capped_by_the_server(
     context: &RuleContext,
     conditions: &mut Conditions,
     target: &FindingTarget,
     position: usize,
-    (info, reading, gpu): (&GpuInfo, &GpuReading, &GpuTrack),
+    (reading, gpu, now, most): (&GpuReading, &GpuTrack, u32, u32),
 ) {
     let (Some(watts), Some(limit)) = (gpu.power, gpu.limit) else { return };
-    let clock = reading.clock_sm_mhz.zip(info.clock_sm_max_mhz.filter(|most| *most > 0));
-    let Some((now, most)) = clock.filter(|(now, most)| f64::from(*now) <= CAPPED_CLOCK * f64::from(*most)) else {
-        return;
-    };
-    let is_busy = gpu.utilization.is_some_and(|percent| f64::from(percent) >= context.limits.clock_stuck.utilization);
     let is_capped =
         reading.clocks_event_reasons.is_some_and(|reasons| reasons & !HARDWARE_SLOWDOWN == SOFTWARE_POWER_CAP);
-    if !is_busy || !is_capped || watts > CAPPED_POWER * limit {
+    if !is_capped || watts > CAPPED_POWER * limit {
         return;
     }
     let evaluation = Evaluation::new(Escalation::one(Severity::Info, CAPPED_AFTER), Confidence::Suspected, 60.0);

@@ -405,7 +405,7 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || ended.repeats >= LOOP_REPEATS;
-    // Whoever logs in as root looks after the services of the host.
+    // A root login belongs to an administrator, who looks after the services of the host.
     let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
     let concerns_me = ended.is_mine || (is_root && ended.repeats >= LOOP_REPEATS);
     let severity = if is_unreported && concerns_me { Severity::Warn } else { Severity::Info };

@@ -5,7 +5,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, ProcessTrack, gpu_positions, group_by_job};
+use crate::diagnosis::track::{GpuTrack, ProcessTrack, gpu_positions, group_by_job};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
@@ -272,11 +272,6 @@ fn was_left_behind(context: &RuleContext, position: usize) -> bool {
     context.host_track.ended.iter().any(|ended| ended.positions.contains(&position))
 }
 
-/// Whether a GPU draws the power of real work.
-fn computes(gpu: &GpuTrack) -> bool {
-    gpu.power.zip(gpu.spin_watts()).is_some_and(|(watts, spin)| watts > COMPUTES_ABOVE * spin)
-}
-
 fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
     let limits = &context.limits.ghost_memory;
     let target = FindingTarget::Gpu(gpu.identity.clone());
@@ -318,8 +313,8 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
     let severity = match (hidden, gone) {
         _ if is_contained => Severity::Info,
         (Some(_), None) => Severity::Info,
-        // A kernel that is left over spins. Real work belongs to somebody: under WSL the driver lists no process on any GPU.
-        (None, None) if is_busy && computes(gpu) && !has_listed_any => Severity::Info,
+        // A GPU that works belongs to a running program, unlike one that spins. Under WSL the driver lists no process on any GPU.
+        (None, None) if is_busy && gpu.draws_power_of_work() && !has_listed_any => Severity::Info,
         (_, _) if is_busy && visible().next().is_none() => Severity::Crit,
         (_, Some(_)) => Severity::Warn,
         // Contexts and libraries of visible processes use memory that the driver does not count as theirs.

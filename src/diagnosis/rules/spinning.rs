@@ -84,11 +84,15 @@ pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, trac
     (t > worked_at).then_some(SpinningGpu { run: Run { since, covered }, ..found })
 }
 
+/// The median power of a GPU at work in watts, if that was observed for this many seconds.
+fn healthy_watts(past: &Baseline, seconds: f64) -> Option<f32> {
+    Some(past).filter(|past| past.power_seconds() >= seconds)?.median_power()
+}
+
 /// Whether a GPU draws far less than at work, or spins: it may wait for another rank.
 pub(super) fn may_wait(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> bool {
     let limits = &context.limits.stuck_spin;
-    let earlier =
-        Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history).and_then(Baseline::median_power);
+    let earlier = healthy_watts(&gpu.baseline, limits.history);
     let has_dropped = track.power.zip(earlier).is_some_and(|watts| has_dropped(watts, track, limits));
     track.spin_run.is_some()
         || (has_dropped && track.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization))
@@ -118,12 +122,8 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     if !(stats.is_median_high && is_memory_low && is_flat(track, &stats, limits)) {
         return None;
     }
-    let has_history = |past: &Baseline| past.power_seconds() >= limits.history;
-    let own = Some(&gpu.baseline).filter(|past| has_history(past)).and_then(Baseline::median_power);
-    let earlier = own.or_else(|| {
-        let others = job.gpus.iter().map(|other| &other.baseline).filter(|past| has_history(past));
-        others.filter_map(Baseline::median_power).reduce(f32::max)
-    });
+    let healthy = |gpu: &JobGpu| healthy_watts(&gpu.baseline, limits.history);
+    let earlier = healthy(gpu).or_else(|| job.gpus.iter().filter_map(healthy).reduce(f32::max));
     // Otherwise the GPU drew about this power while it worked.
     if earlier.is_some_and(|earlier| !has_dropped((watts, earlier), track, limits)) {
         return None;
@@ -193,7 +193,7 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
         let has_worked = f64::from(gpu.baseline.active_seconds) >= limits.history;
         return (is_still && has_worked && !is_partial).then_some(found);
     };
-    let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history)?.median_power()?;
+    let earlier = healthy_watts(&gpu.baseline, limits.history)?;
     let is_memory_low =
         memory.map(|memory| memory <= healthy_memory.map_or(FROZEN_MEMORY_PERCENT, |healthy| healthy / 4.0));
     // Without a memory utilisation that fell, the drop must be larger, or the log must have stopped.
@@ -256,7 +256,7 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
     }
     let stats = track.window.stats(run.since.max(t - QUIET_DROP_AFTER.0));
     let watts = stats.mean_power?;
-    let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= QUIET_DROP_HISTORY)?.median_power()?;
+    let earlier = healthy_watts(&gpu.baseline, QUIET_DROP_HISTORY)?;
     let is_far_below =
         has_dropped((watts, earlier), track, limits) && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
     let is_told = quiet_drop_after(context, job, run.since).is_some_and(|after| run.reaches(t, after));

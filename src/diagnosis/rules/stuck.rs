@@ -9,7 +9,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
 use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, examine, finding_gpu, gibibytes};
-use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN};
+use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{GpuListStyle, ProcessInfo, format_gpu_list, program_name};
 use crate::wire::ProcessState;
@@ -213,10 +213,7 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     // A GPU that does real work.
     let computes = |gpu: &&JobGpu| {
         let track = context.gpus.get(gpu.position).filter(|_| rests(gpu));
-        track.is_some_and(|track| match (track.utilization, track.power, track.spin_watts()) {
-            (Some(utilization), Some(power), Some(spin)) => utilization >= 20 && power > COMPUTES_ABOVE * spin,
-            _ => false,
-        })
+        track.is_some_and(|track| track.utilization >= Some(20) && track.draws_power_of_work())
     };
     if let Some(gpu) = job.gpus.iter().find(computes) {
         return Some(format!("{}, which is computing", context.format_gpus([gpu.position])));
@@ -291,9 +288,8 @@ fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGp
     let reads = |process: &&ProcessTrack| process.last_io_at.is_some_and(|at| t - at <= ALIVE_GRACE);
     let logs = |process: &ProcessTrack| process.log.as_ref().is_some_and(|log| log.is_growing(t) == Some(true));
     let computes = |process: &ProcessTrack| {
-        let workers = f64::from(process.descendants_cpu.unwrap_or(0.0)) / 100.0;
         let loops = MORE_THAN_A_LOOP * process.positions.len().max(1) as f64;
-        process.smoothed_cores.is_some_and(|cores| cores - workers >= loops)
+        process.own_cores().is_some_and(|cores| cores >= loops)
     };
     let works = |process: &&ProcessTrack| {
         let is_believed = !is_over || (!is_over_with_log && (logs(process) || computes(process)));

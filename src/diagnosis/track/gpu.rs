@@ -25,6 +25,8 @@ const LEARNED_SHARES: std::ops::RangeInclusive<f32> = 0.12..=0.40;
 const SMALL_BOARD_WATTS: (f32, f32, f32) = (25.0, 35.0, 20.0);
 /// The highest spin power, as a share of the limit.
 const MAX_SPIN_SHARE: f32 = 0.65;
+/// A GPU does real work above this many times its spin power.
+const COMPUTES_ABOVE: f32 = 1.15;
 /// A limit below this share of the highest one that can be set is a cap by the administrator. The context-idle power of
 /// a board does not depend on its cap.
 const CAPPED_SHARE: f32 = 0.7;
@@ -147,6 +149,11 @@ impl GpuTrack {
     /// The spin power in watts; `None` without a power limit.
     pub(crate) fn spin_watts(&self) -> Option<f32> {
         Some(spin_power_watts(self.board_limit()?, self.learned_watts()).min(MAX_SPIN_SHARE * self.limit?))
+    }
+
+    /// Whether the GPU now draws clearly more than its spin power.
+    pub(crate) fn draws_power_of_work(&self) -> bool {
+        self.power.zip(self.spin_watts()).is_some_and(|(power, spin)| power > COMPUTES_ABOVE * spin)
     }
 
     /// The learned context-idle power in watts, limited to a plausible range.

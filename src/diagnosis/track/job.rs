@@ -49,9 +49,6 @@ const WAITING_CORES: f64 = 0.15;
 const TRAINING_SHARE: f32 = 0.7;
 const TRAINING_SECONDS: f32 = 600.0;
 
-/// A GPU does real work above this many times its spin power.
-pub(crate) const COMPUTES_ABOVE: f32 = 1.15;
-
 /// One GPU of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct JobGpu {
@@ -292,8 +289,7 @@ impl JobTrack {
             let is_still = (track.still_run.is_some() && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS)
                 || (track.counter_rest_run.is_some()
                     && f64::from(gpu.baseline.counted_seconds) >= STILL_HISTORY_SECONDS);
-            let computes = |power: f32, spin: f32| gpu.is_exclusive && activity >= 20 && power > COMPUTES_ABOVE * spin;
-            if !is_still && track.power.zip(track.spin_watts()).is_some_and(|(power, spin)| computes(power, spin)) {
+            if !is_still && gpu.is_exclusive && activity >= 20 && track.draws_power_of_work() {
                 self.computed_at = Some(t);
             }
             // Without a limit only the own history of the job can show a hang.

@@ -336,6 +336,11 @@ impl ProcessTrack {
         self.write_bytes.is_some() || self.read_characters.is_some()
     }
 
+    /// The smoothed CPU usage of the process without its descendants, in cores.
+    pub(crate) fn own_cores(&self) -> Option<f64> {
+        Some(self.smoothed_cores? - f64::from(self.descendants_cpu.unwrap_or(0.0)) / 100.0)
+    }
+
     /// Whether it was seen to lose a parent that was not a shell.
     pub(crate) fn lost_parent(&self) -> bool {
         self.parent_loss != ParentLoss::No
