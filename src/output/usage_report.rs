@@ -143,6 +143,13 @@ impl Usage {
         }
     }
 
+    /// Without the time before the collector watched the host, which is part of a day but tells nothing about the GPU.
+    fn without_time_before(mut self, seconds: u64) -> Self {
+        let hours = seconds as f64 / SECONDS_PER_HOUR;
+        self.unknown_hours = self.unknown_hours.map(|unknown| (unknown - hours).max(0.0));
+        self
+    }
+
     /// A GPU without readings for this time.
     fn without_readings(seconds: u64) -> Self {
         Self {
@@ -329,19 +336,25 @@ impl UsageReport {
             let key = (gpu.host.clone(), gpu.index);
             gpus.entry(key).or_insert_with(|| (gpu.model.clone(), Usage::default())).1.add(usage);
         };
+        let first_watched: BTreeMap<&SafeText, u64> =
+            data.hosts.iter().map(|host| (&host.host, host.first_watched)).collect();
+        let ends: BTreeMap<u64, u64> = data.days.iter().copied().collect();
         // The days with readings of each GPU.
         let mut seen: BTreeMap<(&SafeText, u32), (&GpuName, BTreeSet<u64>)> = BTreeMap::new();
         for (day, gpu) in data.gpus {
-            add(*day, &gpu.gpu, &Usage::of_gpu(gpu, prices));
+            let before = first_watched.get(&gpu.gpu.host).map_or(0, |first| {
+                let end = ends.get(day).map_or(*day, |end| (*end).min(*first));
+                end.saturating_sub(*day)
+            });
+            add(*day, &gpu.gpu, &Usage::of_gpu(gpu, prices).without_time_before(before));
             let known = seen.entry((&gpu.gpu.host, gpu.gpu.index)).or_insert_with(|| (&gpu.gpu, BTreeSet::new()));
             known.1.insert(*day);
         }
         // A host that is down for days, or a collector that is off, leaves no rows.
-        let first_days: BTreeMap<&SafeText, u64> = data.hosts.iter().map(|host| (&host.host, host.first_day)).collect();
         for (gpu, known) in seen.values() {
-            let Some(first_day) = first_days.get(&gpu.host) else { continue };
-            for (start, end) in data.days.iter().filter(|(start, end)| end > first_day && !known.contains(start)) {
-                add(*start, gpu, &Usage::without_readings(end - start));
+            let Some(first) = first_watched.get(&gpu.host) else { continue };
+            for (start, end) in data.days.iter().filter(|(start, end)| end > first && !known.contains(start)) {
+                add(*start, gpu, &Usage::without_readings(end - start.max(first)));
             }
         }
         let models: Models<'_> = data
@@ -642,8 +655,8 @@ mod tests {
         let gpus = [(0, gpu("gpu1", 0, 28_800, 7200, 0)), (0, gpu("gpu2", 0, 0, 3600, 32_400))];
         let jobs = [job("bob", 7200, 0), job("ann", 28_800, 28_800)];
         let hosts = [
-            HostTotal { host: "gpu1".into(), watched_seconds: 36_000, reachable_seconds: 35_950, first_day: 0 },
-            HostTotal { host: "gpu2".into(), watched_seconds: 36_000, reachable_seconds: 27_000, first_day: 0 },
+            HostTotal { host: "gpu1".into(), watched_seconds: 36_000, reachable_seconds: 35_950, first_watched: 0 },
+            HostTotal { host: "gpu2".into(), watched_seconds: 36_000, reachable_seconds: 27_000, first_watched: 0 },
         ];
         let finding = FindingTotal {
             rule: "idle-hog".into(),
@@ -711,22 +724,28 @@ findings: 1 idle-hog
     }
 
     #[test]
-    fn days_without_readings_are_unknown_from_the_first_day_of_the_host_on() {
-        let gpus = [(2 * DAY, gpu("gpu1", 0, 3600, 0, 0)), (2 * DAY, gpu("gpu2", 0, 3600, 0, 0))];
+    fn time_without_readings_is_unknown_from_the_first_minute_of_the_host_on() {
+        let with_unknown = |name: &str, unknown: u64| {
+            let mut total = gpu(name, 0, 3600, 0, 0);
+            total.row.states.unknown = unknown;
+            (2 * DAY, total)
+        };
+        let gpus = [with_unknown("gpu1", DAY - 3600), with_unknown("gpu2", DAY - 3600)];
         let days = [(0, DAY), (DAY, 2 * DAY), (2 * DAY, 3 * DAY), (3 * DAY, 4 * DAY)];
-        let host = |name: &str, first_day| HostTotal {
+        let host = |name: &str, first_watched| HostTotal {
             host: name.into(),
             watched_seconds: 0,
             reachable_seconds: 0,
-            first_day,
+            first_watched,
         };
-        let hosts = [host("gpu1", DAY), host("gpu2", 2 * DAY)];
+        // The first host is watched from noon of the day before its first readings, the second one from 9:00 of that day.
+        let hosts = [host("gpu1", DAY + DAY / 2), host("gpu2", 2 * DAY + 9 * 3600)];
         let data =
             ReportData { from: 0, until: 4 * DAY, days: &days, gpus: &gpus, jobs: &[], hosts: &hosts, findings: &[] };
         let report = UsageReport::new(&data, ReportGroup::Day, &Prices::default(), &|start| (start / DAY).to_string());
         let unknown: Vec<_> = report.rows.iter().map(|row| (row.name.as_str(), row.usage.unknown_hours)).collect();
-        assert_eq!(unknown, [("1", Some(24.0)), ("2", Some(2.0)), ("3", Some(48.0))]);
-        assert_eq!(report.total.unknown_hours, Some(74.0));
+        assert_eq!(unknown, [("1", Some(12.0)), ("2", Some(23.0 + 14.0)), ("3", Some(48.0))]);
+        assert_eq!(report.total.unknown_hours, Some(97.0));
     }
 
     #[test]

@@ -82,8 +82,9 @@ pub struct HostTotal {
     pub watched_seconds: u64,
     /// Seconds in which it sent readings.
     pub reachable_seconds: u64,
-    /// The start of the first day of UTC in which the collector watched it, in seconds since 1970.
-    pub first_day: u64,
+    /// When the collector began to watch it, also before the period, in seconds since 1970; the start of its quarter-hour if
+    /// the minutes are deleted.
+    pub first_watched: u64,
 }
 
 /// The history, open for reading while a collector may write it.
@@ -321,16 +322,20 @@ impl HistoryReader {
 
     /// For how long each host was watched and reachable in `from..until`.
     pub fn host_totals(&self, from: u64, until: u64) -> Result<Vec<HostTotal>, HistoryError> {
-        let query = "SELECT host.name, sum(watched), sum(reachable),
-               coalesce((SELECT min(start) FROM host_day WHERE host_day.host = part.host),
-                 (SELECT min(start) / 86400 * 86400 FROM host_minute WHERE host_minute.host = part.host), ?1)
-             FROM (
+        // The first day limits the search for the first quarter-hour, and that one the search for the first minute.
+        let query = "WITH part AS (
                SELECT host, watched_seconds AS watched, reachable_seconds AS reachable FROM host_quarter
                  WHERE start >= ?1 AND start < ?2
                UNION ALL SELECT host, watched_seconds, reachable_seconds FROM host_day WHERE start >= ?2 AND start < ?3
                UNION ALL SELECT host, watched_seconds, reachable_seconds FROM host_quarter WHERE start >= ?3 AND start < ?4
-               UNION ALL SELECT host, 60, reachable_seconds FROM host_minute WHERE start >= ?4 AND start < ?5)
-             AS part JOIN host ON host.id = part.host GROUP BY part.host ORDER BY host.name";
+               UNION ALL SELECT host, 60, reachable_seconds FROM host_minute WHERE start >= ?4 AND start < ?5),
+             total AS (SELECT host, sum(watched) AS watched, sum(reachable) AS reachable,
+               (SELECT min(start) FROM host_day WHERE host_day.host = part.host) AS day FROM part GROUP BY host),
+             first AS (SELECT *, (SELECT min(start) FROM host_quarter
+               WHERE host_quarter.host = total.host AND start >= day AND start < day + 86400) AS quarter FROM total)
+             SELECT name, watched, reachable, coalesce((SELECT min(start) FROM host_minute WHERE host_minute.host = first.host
+                 AND (quarter IS NULL OR start >= quarter AND start < quarter + 900)), quarter, ?1)
+             FROM first JOIN host ON host.id = first.host ORDER BY name";
         let rolled =
             self.check(last_host_quarter(&self.connection))?.map_or(from, |start| start + QUARTER).clamp(from, until);
         let (first_day, last_day) = whole_days(from, rolled);
@@ -339,7 +344,7 @@ impl HistoryReader {
                 host: text(row, 0)?,
                 watched_seconds: row.get(1)?,
                 reachable_seconds: row.get(2)?,
-                first_day: row.get(3)?,
+                first_watched: row.get(3)?,
             })
         })
     }

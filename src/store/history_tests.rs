@@ -483,6 +483,27 @@ fn days_of_hosts_and_jobs_follow_their_quarter_hours() {
 }
 
 #[test]
+fn a_host_is_watched_from_its_first_minute_or_the_quarter_hour_of_it() {
+    let (_folder, path) = path();
+    let mut history = open(&path);
+    let first = T + DAY + 8 * 3600 + 7 * 60;
+    let first_watched = |from: u64| {
+        let hosts = HistoryReader::open(&path).expect("opens").host_totals(from, first + 90 * DAY).expect("reads");
+        hosts[0].first_watched
+    };
+    history.write(&batch(first, 30.0)).expect("writes");
+    assert_eq!(first_watched(T), first, "before the first quarter-hour is over");
+    history.write(&batch(first + 5 * 60, 30.0)).expect("writes");
+    history.write(&batch(first + 3 * DAY, 30.0)).expect("writes");
+    assert_eq!((first_watched(T), first_watched(first + 2 * DAY)), (first, first));
+    // Minutes are deleted after 14 days, if the clock has gone on for a day since a jump.
+    for day in [30, 31] {
+        history.write(&batch(first + day * DAY, 30.0)).expect("writes");
+    }
+    assert_eq!(first_watched(T), first - 7 * 60);
+}
+
+#[test]
 fn an_upgrade_that_fails_leaves_the_earlier_version() {
     for (version_before, dump, table) in [(1, VERSION_1, "gpu_day_row"), (2, VERSION_2, "job_day")] {
         let (_folder, path) = path();
