@@ -1,21 +1,23 @@
 //! The socket of `gpufleet collect`, `gpufleet relay`, and `--collector`, with real sshds and fake drivers.
 
 use crate::collect::{CollectorProcess, command, run};
-use crate::lab::{Lab, has_driver, program, scenario, wait_until};
+use crate::fake_driver::{devices, gpu, gpu_with};
+use crate::lab::{Lab, TIMEOUT, has_driver, program, scenario, wait_until};
 use crate::pty::Pty;
 use crate::sshd::Sshd;
 use gpufleet::store::History;
 use gpufleet::store::history::{Batch, GpuName, HostRow};
 use gpufleet::store::rollup::{GpuRow, StateSeconds};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::mpsc::{self, Receiver};
 
 /// The last line of an answer that comes from a collector.
 const SOURCE: &str = "from the collector on ";
@@ -215,6 +217,61 @@ fn a_loop_goes_on_when_the_collector_is_started_again() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::INT).expect("a signal");
     let output = child.wait_with_output().expect("ends");
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    assert_eq!(collector.end().0, Some(0));
+}
+
+/// Offers the collector of the lab at a second socket, whose receiver gets one event for each complete answer. While no collector
+/// runs, connections are closed.
+fn second_socket(lab: &Lab) -> (PathBuf, Receiver<()>) {
+    let (path, collector) = (lab.path("second.sock"), socket(lab));
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let (sender, answers) = mpsc::channel();
+    std::thread::spawn(move || {
+        for viewer in listener.incoming() {
+            let Ok(mut viewer) = viewer else { return };
+            let Ok(mut collector) = UnixStream::connect(&collector) else { continue };
+            let mut hello = String::new();
+            BufReader::new(&viewer).read_line(&mut hello).expect("the line of the viewer");
+            collector.write_all(hello.as_bytes()).expect("writes");
+            // Either side may leave at any time.
+            for line in BufReader::new(&collector).lines().map_while(Result::ok) {
+                if writeln!(viewer, "{line}").is_err() {
+                    break;
+                }
+                if line == "\"complete\"" {
+                    let _ = sender.send(());
+                    break;
+                }
+            }
+        }
+    });
+    (path, answers)
+}
+
+#[test]
+fn free_waits_on_when_the_collector_is_started_again() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let worker = lab.hosts[0].worker_pid();
+    let busy = json!({"utilization_percent": 97, "processes": [{"pid": worker, "memory_bytes": 60_129_542_144_u64}]});
+    lab.hosts[0].driver.set(&devices(&[gpu_with(0, &busy)]));
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let (socket, answers) = second_socket(&lab);
+    let child = command(&lab)
+        .args(["free", "--wait", &hosts])
+        .env("GPUFLEET_SOCKET", socket)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    answers.recv_timeout(TIMEOUT).expect("an answer without a free GPU");
+    assert_eq!(collector.end().0, Some(0));
+    lab.hosts[0].driver.set(&devices(&[gpu(0)]));
+    let mut collector = start_collector(&lab, &hosts, &[]);
+    let output = child.wait_with_output().expect("ends");
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!((output.status.code(), error.as_ref()), (Some(0), ""), "{text}");
+    assert!(text.starts_with("hgx-01  1 free  GPU 0  ") && text.contains(SOURCE), "{text}");
     assert_eq!(collector.end().0, Some(0));
 }
 
