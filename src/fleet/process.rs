@@ -44,6 +44,8 @@ pub struct ProcessInfo {
     pub launcher: Option<Launcher>,
     /// The command in one line: the arguments, else the short name in brackets as in `ps`, else why there is none.
     pub command: SafeText,
+    /// Whether the arguments of the process or of an ancestor say that it was started on several hosts.
+    pub is_for_several_hosts: bool,
 }
 
 /// The topmost ancestor of the same user that is not a shell.
@@ -230,7 +232,8 @@ impl ProcessInfo {
             key: ancestor_key(key, ancestor),
             command: command_line(&ancestor.argv, Some(&ancestor.name)).unwrap_or_default(),
         });
-        Self { who: who(facts.as_ref()), facts, job, launcher, command }
+        let is_for_several_hosts = facts.as_ref().is_some_and(is_for_several_hosts);
+        Self { who: who(facts.as_ref()), facts, job, launcher, command, is_for_several_hosts }
     }
 
     /// The approximate size in bytes. Texts that several values share count several times.
@@ -264,6 +267,21 @@ impl ProcessInfo {
         let launcher = self.launcher.as_ref().map_or(0, |launcher| text_bytes(&launcher.command));
         size_of_val(self) + facts + launcher + text_bytes(&self.who) + text_bytes(&self.command)
     }
+}
+
+/// The value of [`ProcessInfo::is_for_several_hosts`], by the options of torchrun, Lightning and Accelerate.
+fn is_for_several_hosts(facts: &ProcessFacts) -> bool {
+    const OPTIONS: [&str; 3] = ["nnodes", "num_nodes", "num_machines"];
+    let counts_hosts = |(place, argument): (usize, &SafeText), line: &[SafeText]| {
+        let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
+        let name = flag.trim_start_matches('-').replace('-', "_");
+        let value = if value.is_empty() { line.get(place + 1).map_or("", |next| next.as_str()) } else { value };
+        // An elastic job names the fewest and the most: "2:4".
+        let least = value.split(':').next().and_then(|count| count.parse::<u32>().ok());
+        flag.starts_with('-') && OPTIONS.contains(&name.as_str()) && least >= Some(2)
+    };
+    let mut lines = std::iter::once(&facts.argv).chain(facts.ancestors.iter().map(|parent| &parent.argv));
+    lines.any(|line| line.iter().enumerate().any(|argument| counts_hosts(argument, line)))
 }
 
 /// The memory of a text: its bytes, the reference counts and the overhead of the allocator.

@@ -226,7 +226,7 @@ fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
 fn has_ranks(context: &RuleContext, job: &JobTrack) -> bool {
     job.members.len() > 1
         || context.peers.parts(job, context.host.id).next().is_some()
-        || context.members(job).any(names_other_hosts)
+        || context.members(job).any(|process| process.info.is_for_several_hosts)
 }
 
 /// Whether the workers of a scheduler are ranks of one job: at least two, all of Ray. A worker alone, and those of Dask and
@@ -235,22 +235,6 @@ fn are_ranks(context: &RuleContext, job: &JobTrack) -> bool {
     let is_rank = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(is_ray_worker);
     let has_peers = job.members.len() >= 2 || context.peers.certain_parts(job, context.host.id).next().is_some();
     has_peers && context.members(job).all(is_rank)
-}
-
-/// Whether a process or its launcher was started for more than one host.
-fn names_other_hosts(process: &ProcessTrack) -> bool {
-    const OPTIONS: [&str; 3] = ["nnodes", "num_nodes", "num_machines"];
-    let Some(facts) = &process.info.facts else { return false };
-    let counts_hosts = |(place, argument): (usize, &SafeText), line: &[SafeText]| {
-        let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
-        let name = flag.trim_start_matches('-').replace('-', "_");
-        let value = if value.is_empty() { line.get(place + 1).map_or("", |next| next.as_str()) } else { value };
-        // An elastic job names the fewest and the most: "2:4".
-        let least = value.split(':').next().and_then(|count| count.parse::<u32>().ok());
-        flag.starts_with('-') && OPTIONS.contains(&name.as_str()) && least >= Some(2)
-    };
-    let mut lines = std::iter::once(&facts.argv).chain(facts.ancestors.iter().map(|parent| &parent.argv));
-    lines.any(|line| line.iter().enumerate().any(|argument| counts_hosts(argument, line)))
 }
 
 /// Whether a batch job that was first seen idle had worked before: its CPU time tells, and it holds more than a context.
