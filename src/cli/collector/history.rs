@@ -37,8 +37,8 @@ pub(in crate::cli) struct HistoryRecorder {
     minutes: BTreeMap<u64, Minute>,
     /// The last sample of each host.
     samples: HashMap<SafeText, Moment>,
-    /// The jobs that were on GPUs in the last sample of their host.
-    jobs: HashMap<(SafeText, SafeText), Job>,
+    /// The jobs that were on GPUs in the last sample of their host, by the name of the host.
+    jobs: HashMap<SafeText, HashMap<JobKey, Job>>,
     /// Jobs and findings that wait for the next batch.
     ended_jobs: Vec<JobRow>,
     /// Ended jobs of Slurm, of which Slurm may still tell how they ended, until this time in seconds since 1970.
@@ -82,6 +82,8 @@ struct Job {
     row: JobRow,
     /// Whether the row has the name of the user and the command. The probe reads them after the first sample of a process.
     is_named: bool,
+    /// The indexes of the GPUs that the row lists.
+    gpu_indexes: Vec<u32>,
     held: f64,
     used: f64,
     joules: f64,
@@ -91,7 +93,16 @@ struct Job {
 
 impl Job {
     fn new(row: JobRow) -> Self {
-        Self { row, is_named: false, held: 0.0, used: 0.0, joules: 0.0, unused: None }
+        Self { row, is_named: false, gpu_indexes: Vec::new(), held: 0.0, used: 0.0, joules: 0.0, unused: None }
+    }
+
+    /// Lists the GPUs at these ascending positions in the row.
+    fn set_gpus(&mut self, host: &Host, positions: impl Iterator<Item = usize> + Clone) {
+        let indexes = positions.filter_map(|position| host.gpu_info(position).map(|info| info.index));
+        if !indexes.clone().eq(self.gpu_indexes.iter().copied()) {
+            self.gpu_indexes = indexes.collect();
+            self.row.gpus = format_gpu_list(&self.gpu_indexes, GpuListStyle::Ranges);
+        }
     }
 
     /// Takes the name of the user and the command from the first processes of which they are known.
@@ -214,30 +225,35 @@ impl HistoryRecorder {
 
     /// Adds the use of GPUs by the jobs of a host.
     fn sample_jobs(&mut self, host: &Host, states: &[(GpuState, Option<Moment>)], seconds: f64, now: Moment) {
-        let mut found: HashMap<SafeText, (Vec<&Process>, BTreeSet<usize>)> = HashMap::new();
+        let mut found: HashMap<&JobKey, (Vec<&Process>, Vec<usize>)> = HashMap::new();
         for process in host.processes() {
             let positions = process.gpu_positions().filter(|&position| process.computes_on(position));
-            let (processes, held) = found.entry(job_key(&process.info.job)).or_default();
+            let (processes, held) = found.entry(&process.info.job).or_default();
             processes.push(process);
             held.extend(positions.map(|position| physical_position(host, position)));
         }
-        found.retain(|_, (_, held)| !held.is_empty());
+        found.retain(|_, (_, held)| {
+            held.sort_unstable();
+            held.dedup();
+            !held.is_empty()
+        });
         let mut holders: HashMap<usize, f64> = HashMap::new();
         for position in found.values().flat_map(|(_, held)| held) {
             *holders.entry(*position).or_default() += 1.0;
         }
         let unix = now.unix.as_secs();
-        for (key, (processes, held)) in &found {
-            let id = (host.name().clone(), key.clone());
-            let job = self.jobs.entry(id).or_insert_with(|| Job::new(new_job(host, key, processes, unix)));
+        let jobs = self.jobs.entry(host.name().clone()).or_default();
+        for (&key, (processes, held)) in &found {
+            if !jobs.contains_key(key) {
+                jobs.insert(key.clone(), Job::new(new_job(host, key, processes, unix)));
+            }
+            let Some(job) = jobs.get_mut(key) else { continue };
             if !job.is_named {
                 job.name(processes);
             }
+            job.set_gpus(host, held.iter().copied());
             let row = &mut job.row;
             row.last_seen = unix;
-            let indexes: Vec<u32> =
-                held.iter().filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
-            row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
             let bytes: u64 =
                 processes.iter().filter_map(|process| process.gpu_memory_bytes()).fold(0, u64::saturating_add);
             row.memory_max_mib = row.memory_max_mib.max((bytes > 0).then_some(bytes >> 20));
@@ -252,10 +268,9 @@ impl HistoryRecorder {
                 job.joules += power.unwrap_or(0.0) * seconds / share;
             }
         }
-        let mut allocated: HashSet<SafeText> = HashSet::new();
+        let mut allocated: HashSet<JobKey> = HashSet::new();
         for slurm_job in host.slurm_jobs().unwrap_or_default() {
-            let job = JobKey::Slurm { cluster: None, job: slurm_job.job.clone() };
-            let key = job_key(&job);
+            let key = JobKey::Slurm { cluster: None, job: slurm_job.job.clone() };
             let held: BTreeSet<usize> = host
                 .gpus()
                 .enumerate()
@@ -271,42 +286,34 @@ impl HistoryRecorder {
             if unused == 0 && in_use.is_none() {
                 continue;
             }
-            let id = (host.name().clone(), key.clone());
-            let job = self.jobs.entry(id).or_insert_with(|| Job::new(allocated_job(host, &key, &job, slurm_job, unix)));
+            let job = jobs.entry(key.clone());
+            let job = job.or_insert_with(|| Job::new(allocated_job(host, &key, slurm_job, unix)));
             job.row.last_seen = unix;
-            let all = held.iter().chain(in_use.into_iter().flatten());
-            let indexes: Vec<u32> =
-                all.filter_map(|position| host.gpu_info(*position).map(|info| info.index)).collect();
-            job.row.gpus = format_gpu_list(&indexes, GpuListStyle::Ranges);
+            let all: BTreeSet<usize> = held.iter().chain(in_use.into_iter().flatten()).copied().collect();
+            job.set_gpus(host, all.iter().copied());
             job.held += seconds * unused as f64;
             *job.unused.get_or_insert(0.0) += seconds * unused as f64;
             allocated.insert(key);
         }
         let has_rebooted = host.rebooted_at.is_some_and(|at| now.since(at) < Duration::from_secs(MINUTE));
-        let is_gone = |name: &SafeText, key: &SafeText| {
-            name == host.name() && !found.contains_key(key) && !allocated.contains(key)
-        };
-        let gone: Vec<_> = self.jobs.keys().filter(|(name, key)| is_gone(name, key)).cloned().collect();
-        for id in gone {
-            if let Some(mut job) = self.jobs.remove(&id) {
-                let how_ended = has_rebooted.then(|| "the host rebooted".to_owned());
-                let how_ended = how_ended.or_else(|| how_slurm_job_ended(host, &job.row.key));
-                let row = JobRow { ended: Some(unix), how_ended, ..job.take_row() };
-                if row.how_ended.is_none() && slurm_job(&row.key).is_some() {
-                    // The use is counted once.
-                    let late = JobRow { held_seconds: 0, used_seconds: 0, energy_joules: 0, ..row.clone() };
-                    self.awaited_ends.push((unix + SLURM_END_SECONDS, JobRow { unused_seconds: None, ..late }));
-                }
-                self.ended_jobs.push(row);
+        for (_, mut job) in jobs.extract_if(|key, _| !found.contains_key(key) && !allocated.contains(key)) {
+            let how_ended = has_rebooted.then(|| "the host rebooted".to_owned());
+            let how_ended = how_ended.or_else(|| how_slurm_job_ended(host, &job.row.key));
+            let row = JobRow { ended: Some(unix), how_ended, ..job.take_row() };
+            if row.how_ended.is_none() && slurm_job(&row.key).is_some() {
+                // The use is counted once.
+                let late = JobRow { held_seconds: 0, used_seconds: 0, energy_joules: 0, ..row.clone() };
+                self.awaited_ends.push((unix + SLURM_END_SECONDS, JobRow { unused_seconds: None, ..late }));
             }
+            self.ended_jobs.push(row);
         }
-        let (jobs, ended_jobs) = (&self.jobs, &mut self.ended_jobs);
+        let ended_jobs = &mut self.ended_jobs;
         self.awaited_ends.retain_mut(|(until, row)| {
             if row.host != *host.name() {
                 return unix < *until;
             }
             // The job runs again.
-            if jobs.contains_key(&(row.host.clone(), row.key.clone())) {
+            if jobs.values().any(|job| job.row.key == row.key) {
                 return false;
             }
             row.how_ended = how_slurm_job_ended(host, &row.key);
@@ -365,7 +372,7 @@ impl HistoryRecorder {
             minute.hosts.entry(host.name().clone()).or_default();
         }
         let mut jobs = std::mem::take(&mut self.ended_jobs);
-        jobs.extend(self.jobs.values_mut().map(Job::take_row));
+        jobs.extend(self.jobs.values_mut().flat_map(HashMap::values_mut).map(Job::take_row));
         let batch = Batch {
             start,
             gpus: minute.gpus.into_iter().map(|(name, gpu)| (name, gpu.row(MINUTE))).collect(),
@@ -417,7 +424,7 @@ impl Observer for HistoryRecorder {
     fn hosts_changed(&mut self, state: &CollectorState, _: Moment) {
         let names: BTreeSet<&SafeText> = state.fleet.hosts().iter().map(Host::name).collect();
         self.samples.retain(|name, _| names.contains(name));
-        self.jobs.retain(|(name, _), _| names.contains(name));
+        self.jobs.retain(|name, _| names.contains(name));
     }
 
     fn finish(self: Box<Self>, state: &CollectorState, _now: Moment) -> EndFuture {
@@ -539,9 +546,9 @@ fn job_key(job: &JobKey) -> SafeText {
 }
 
 /// A job of Slurm that has no process on a GPU yet.
-fn allocated_job(host: &Host, key: &SafeText, job: &JobKey, slurm_job: &SlurmJob, unix: u64) -> JobRow {
+fn allocated_job(host: &Host, key: &JobKey, slurm_job: &SlurmJob, unix: u64) -> JobRow {
     JobRow {
-        label: SafeText::from(job.to_string()),
+        label: SafeText::from(key.to_string()),
         user: slurm_job.user.clone().unwrap_or_default(),
         start: unix,
         ..new_job(host, key, &[], unix)
@@ -553,12 +560,12 @@ fn command(process: &Process) -> &SafeText {
     process.info.launcher.as_ref().map_or(&process.info.command, |launcher| &launcher.command)
 }
 
-fn new_job(host: &Host, key: &SafeText, processes: &[&Process], unix: u64) -> JobRow {
+fn new_job(host: &Host, key: &JobKey, processes: &[&Process], unix: u64) -> JobRow {
     let info = processes.first().map(|process| &process.info);
     let oldest = processes.iter().filter_map(|process| process.reading.age_seconds).fold(0.0, f64::max);
     JobRow {
         host: host.name().clone(),
-        key: key.clone(),
+        key: job_key(key),
         label: info.map(|info| SafeText::from(info.job.to_string())).unwrap_or_default(),
         user: info.map(|info| info.who.clone()).unwrap_or_default(),
         command: processes.first().map(|process| command(process).clone()).unwrap_or_default(),
