@@ -9,7 +9,7 @@ use super::track::{
 };
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey, program_name};
-use crate::wire::{GpuInfo, Presence, SafeText};
+use crate::wire::{GpuInfo, Owner, Presence, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,12 @@ const MAX_PROCESSES: usize = 256;
 const IDLE_CPU_SECONDS: f64 = 1.0;
 const IDLE_CPU_SHARE: f64 = 0.002;
 
-/// The memory of a process that has created a context and no more, at most.
-const CONTEXT_BYTES: u64 = 1 << 30;
+/// The memory of a process that has created a context and loaded the libraries of its framework, and no more, at most.
+const CONTEXT_BYTES: u64 = 3 << 29;
+
+/// The time constant of the mean CPU utilisation of a host in seconds, and the mean below which nothing computes there, in percent.
+const MEAN_CPU_SECONDS: f64 = 300.0;
+const RESTING_CPU_PERCENT: f64 = 5.0;
 
 /// The number of samples in a row after which a lost GPU no longer belongs to its job.
 const LOST_FOR_GOOD_SAMPLES: u32 = 3;
@@ -112,6 +116,10 @@ pub(crate) struct HostTrack {
     pub(crate) expected_gpus: usize,
     /// When a process was last on a GPU.
     pub(crate) used_at: Option<f64>,
+    /// The mean CPU utilisation of the last minutes, in percent.
+    mean_cpu: Option<f64>,
+    /// Since when it has been so low that no program computes on the CPUs.
+    pub(crate) cpus_rest_since: Option<f64>,
     /// The last reboot that was noticed.
     pub(crate) reboot: Option<Reboot>,
     /// The ends of programs that ran for a short time.
@@ -175,7 +183,10 @@ impl HostTrack {
         self.short_runs.retain(|run| t - run.at <= REPEAT_REACH);
         let last = ShortRun { at: t, user, command, seconds, is_crowded_out };
         push_bounded(&mut self.short_runs, last.clone());
-        let window = REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds);
+        // An orchestrator waits longer after each end, up to some minutes.
+        let owner = process.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
+        let is_restarted = matches!(owner, Some(Owner::Pod { .. }));
+        let window = if is_restarted { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
         let is_same = |run: &&ShortRun| {
             let is_sweep =
                 || run.is_crowded_out && is_crowded_out && program_name(&run.command) == program_name(&last.command);
@@ -560,8 +571,15 @@ impl HostDiagnosis {
         let track = &mut self.host_track;
         track.samples += 1;
         track.first_at.get_or_insert(t);
+        let step = track.sampled_at.map_or(0.0, |at| t - at);
         track.sampled_at = Some(t);
         let Some(snapshot) = &host.snapshot else { return };
+        if let Some(percent) = snapshot.host.cpu_percent.map(f64::from) {
+            let before = track.mean_cpu.unwrap_or(percent);
+            let mean = before + (percent - before) * (step / MEAN_CPU_SECONDS).clamp(0.0, 1.0);
+            track.mean_cpu = Some(mean);
+            track.cpus_rest_since = (mean < RESTING_CPU_PERCENT).then(|| track.cpus_rest_since.unwrap_or(t));
+        }
         if !self.processes.is_empty() {
             track.used_at = Some(t);
         }

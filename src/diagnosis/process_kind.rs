@@ -124,6 +124,20 @@ pub(super) fn is_ray_worker(facts: &ProcessFacts) -> bool {
     lines.filter_map(|argv| argv.first()).any(|program| program.starts_with(RAY_TITLE))
 }
 
+/// Classes of Ray whose methods run for as long as their server does.
+const RAY_SERVERS: [&str; 4] = ["Serve", "RayWorkerWrapper", "Engine", "LLM"];
+
+/// Whether this process is a worker of Ray that is in the middle of a task. Its title names the method while it runs, as in
+/// `ray::TrainWorker.setup`, and is `ray::TrainWorker` while the worker waits for a task (`execute_task` in Ray's
+/// python/ray/_raylet.pyx).
+pub(super) fn runs_ray_task(facts: &ProcessFacts) -> bool {
+    let title = facts.argv.first().and_then(|program| program.strip_prefix(RAY_TITLE));
+    title.is_some_and(|title| {
+        let is_method = title.split_once('.').is_some_and(|(_, method)| !method.is_empty());
+        (is_method || title.ends_with("__execute")) && !RAY_SERVERS.iter().any(|server| title.contains(server))
+    })
+}
+
 fn is_task_worker(facts: &ProcessFacts) -> bool {
     let starts_worker = |argv: &[SafeText]| {
         let Some((program, arguments)) = argv.split_first() else { return false };
@@ -287,6 +301,22 @@ mod tests {
         };
         let worker = ProcessFacts { ancestors: vec![parent], ..facts("python", "python -c spawn_main()") };
         assert!(is_model_server(&worker));
+    }
+
+    #[test]
+    fn a_worker_of_ray_with_the_name_of_a_method_is_in_a_task() {
+        for (title, is_in_task) in [
+            ("ray::WorkerDict.actor_rollout_generate_sequences", true),
+            ("ray::ImplicitFunc.train", true),
+            ("ray::_RayTrainWorker__execute", true),
+            ("ray::WorkerDict", false),
+            ("ray::IDLE", false),
+            ("ray::ServeReplica:app:Model.handle_request", false),
+            ("ray::RayWorkerWrapper.execute_method", false),
+            ("python train.py", false),
+        ] {
+            assert_eq!(runs_ray_task(&facts("ray", title)), is_in_task, "{title}");
+        }
     }
 
     #[test]

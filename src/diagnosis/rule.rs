@@ -153,28 +153,30 @@ rules! {
         short: "stopped working",
         topic: StuckJob,
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
-                processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no child \
-                process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a single \
-                process), critical after 30 min if it was at sustained work before. A Slurm job or several ranks of a \
-                launcher warn in any case; another process is info, since it may wait for requests, and warns after 40 \
-                min if its log has stopped and the workers that fed it rest, or if it wrote its log also while it paused \
-                before. If the job paused before and resumed without help, it must be idle for 1.5 times that pause \
-                (warn) or 3 times (critical). A batch job that was first seen idle counts if its CPU time shows earlier \
-                work; it warns after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether \
-                the workers rest: info, or warn after 40 min if the job was at sustained work before and its log has \
-                stopped (26 min if its workers rest as well), or if Slurm or a launcher with several ranks runs it and \
-                it uses no CPU. A server that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as \
-                well. Two or more workers of Ray in one job that were at sustained work and whose log has stopped warn \
-                after 45 min. A server whose clients wait for an answer while its GPUs are idle is info after 5 min. If \
-                at least two of them asked since then, it warns after 12 min and is critical after 30 min; with one \
-                client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked in the \
-                last 2 min before, after 40 min. Where connections stay open while it works, as those for events do, new \
-                clients count after 12 min. If it was idle before while clients waited, and went on by itself, it must \
-                be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has \
-                no connection and no listening port, is info after 20 min and warns after 40 min; a single process of \
-                Slurm also if it uses one core in a loop; a model server that never loaded more than a context is info \
-                after 30 min and warns after 45 min. While the log of the job grows, it is info and warns after 45 \
-                min.",
+                processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
+                child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
+                single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
+                ranks of a launcher warn in any case; another process is info, since it may wait for requests, and \
+                warns after 40 min if its log has stopped and the workers that fed it rest, or if it wrote its log \
+                also while it paused before. If the job paused before and resumed without help, it must be idle for \
+                1.5 times that pause (warn) or 3 times (critical). A batch job that was first seen idle counts if its \
+                CPU time shows earlier work; it warns after 40 min. On MIG instances and beside other jobs only the \
+                CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
+                work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
+                with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 min; \
+                a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
+                work and whose log has stopped warn after 45 min. Workers of Ray in the middle of a task, as their \
+                titles tell (`ray::Class.method`), are info after 15 min and warn after 40 min if their log has \
+                stopped, otherwise after 45 min. A server whose clients wait for an answer while its GPUs are idle is \
+                info after 5 min. If at least two of them asked since then, it warns after 12 min and is critical \
+                after 30 min; with one client, or while it reads, writes or computes on the CPU, it warns after 20 \
+                min; if all asked in the last 2 min before, after 40 min. Where connections stay open while it works, \
+                as those for events do, new clients count after 12 min. If it was idle before while clients waited, \
+                and went on by itself, it must be idle for 1.5 times that long, at most an hour. A job that never \
+                used its GPUs, wrote a log, and has no connection and no listening port, is info after 20 min and \
+                warns after 40 min; a single process of Slurm also if it uses one core in a loop; a model server that \
+                never loaded more than a context is info after 30 min and warns after 45 min. While the log of the \
+                job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -206,10 +208,10 @@ rules! {
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
-                 (above 3 %, or 1 % if its storage is the cause) is info after 25 min if its workers or its storage are \
-                 the cause, or after 35 min if it works in short bursts or its main process uses a whole core. Below 65 \
-                 % it is info after 35 min if the workers use 95 % of a core each, on average, while the main process \
-                 waits.",
+                 (above 3 %, or 1 % if its storage is the cause) is info after 25 min if its workers or its storage \
+                 are the cause, or after 35 min if it works in short bursts or its main process uses a whole core. \
+                 Below 10 %, it warns half an hour later if the PSI value is 60 or more. Below 65 % it is info after \
+                 35 min if the workers use 95 % of a core each, on average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -233,8 +235,9 @@ rules! {
         title: "a stopped process holds GPU memory",
         short: "stopped, holds GPU memory",
         topic: Job,
-        fires: "A process in state T holds at least 500 MiB for 5 min. Info after 30 min if a debugger holds it \
-               (state t).",
+        fires: "A process in state T holds at least 500 MiB for 5 min. Info for a Slurm job while another Slurm job \
+                uses its GPUs, and for 5 min after it: Slurm suspends jobs for more urgent ones. Info after 30 min if \
+                a debugger holds it (state t).",
         means: "Somebody pressed Ctrl-Z or suspended a job, and forgot it.",
         next: "Run `fg` in its shell, or `kill -CONT PID`. To end it: `kill PID; kill -CONT PID`.",
         not: "a process that is stopped briefly, a short debugger session",
@@ -312,12 +315,13 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
-                s, the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it \
-                failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
-                about the same length, within half an hour or four times that length (with other arguments too, if each \
-                run ends on a GPU that it and another job have filled); warn from the eighth time if it is your job or \
-                gpufleet logs in as root.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within \
+                60 s, the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that \
+                it failed, was preempted or reached its limit. Also when a program ends for the fourth time after \
+                runs of about the same length, within half an hour or four times that length, or within 3 h in a pod, \
+                whose orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU \
+                that it and another job have filled); warn from the eighth time if it is your job or gpufleet logs in \
+                as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -396,17 +400,19 @@ rules! {
         topic: Job,
         fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
                 (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
-                first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if the \
-                memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, is info \
-                until the memory is full within 20 min. The memory must still grow in the last 10 min, and the job must \
-                have used its GPUs for a fifth of that time. One finding per job.",
+                first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
+                the memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, \
+                is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and \
+                the job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a \
+                tenth of the GPU in all, and is full within 20 min, warns if it does not slow down, unless a server \
+                loads it. One finding per job.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
               (`torch.cuda.memory._record_memory_history`).",
         not: "weights that are loaded slowly, warm-up, a sawtooth, a random walk, a single jump, a curriculum with a few \
               steps up",
-        limits: "Needs 96 min of data, and a driver that reports memory per process.",
+        limits: "Needs 96 min of data, or 16 min of fast growth, and a driver that reports memory per process.",
         source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
     }
     ProbeBlocked {
@@ -682,11 +688,12 @@ rules! {
         title: "the ranks of a job wait for each other and never begin",
         short: "ranks never began",
         topic: StuckJob,
-        fires: "Several ranks of a launcher or of a Slurm job, or several processes that hold a context each (2 GiB at \
-                most), or a single rank that was started for several hosts (`--nnodes`), were seen soon after their \
-                start. Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and \
-                warn after 25 min. The same for ranks that wait in a loop on one core, without workers, reads or writes; \
-                they stay info if their reads and writes are not visible.",
+        fires: "Several ranks of a launcher or of a Slurm job, or workers of Ray in the middle of a task, or several \
+                processes that hold a context each (2 GiB at most), or a single rank that was started for several \
+                hosts (`--nnodes`), were seen soon after their start. Their GPUs have never been busy, and for 20 min \
+                no rank uses CPU time, reads or writes: info, and warn after 25 min. The same for ranks that wait in \
+                a loop on one core, without workers, reads or writes; they stay info if their reads and writes are \
+                not visible.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \
@@ -730,7 +737,9 @@ rules! {
         short: "allocated by Slurm, unused",
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
-               (warn). One finding per host, with the jobs and their users.",
+                (warn), or for 40 min (warn) if the CPUs of the host rest, below 5 % on average. A process counts \
+                from 1.5 GiB on; below, it holds a context and no data. One finding per host, with the jobs and their \
+                users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free",

@@ -17,6 +17,11 @@ const HALF_SPEED: f64 = 0.5;
 const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
 /// The least utilisation of such a job if its storage is the reason, in percent.
 const STARVED_BY_STORAGE_PERCENT: f32 = 1.0;
+/// A job that was never seen at full speed warns below this mean utilisation in percent, at this PSI value `io some avg60`, after
+/// this time in seconds.
+const RARELY_BUSY_PERCENT: f32 = 10.0;
+const SEVERE_PRESSURE_PERCENT: f32 = 60.0;
+const STARVED_WARN_AFTER: f64 = 1800.0;
 /// Below this mean utilisation, in percent, workers that are all saturated limit the job.
 const LIMITED_PERCENT: f32 = 65.0;
 /// The CPU usage per worker from which a worker is saturated, in percent, and the cores at most of a main process that waits
@@ -203,7 +208,15 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         return;
     }
     let after = if matches!(cause, Cause::Unknown) || !is_slow { UNKNOWN_AFTER } else { 300.0 };
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, MIN_STALL_SECONDS);
+    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    // Tasks wait for storage most of the time, and the GPUs do next to nothing.
+    let is_severe = waits_for_storage && mean < RARELY_BUSY_PERCENT && pressure >= Some(SEVERE_PRESSURE_PERCENT);
+    let escalation = if is_severe {
+        Escalation::two((Severity::Info, after), (Severity::Warn, STARVED_WARN_AFTER))
+    } else {
+        Escalation::one(Severity::Info, after)
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Suspected, MIN_STALL_SECONDS);
     conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
         let gpus = context.format_gpus(job.positions());
         let were = if context.is_one_gpu(job.positions()) { "was" } else { "were" };

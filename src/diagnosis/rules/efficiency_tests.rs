@@ -45,6 +45,31 @@ fn starved_jobs_warn_after_ten_minutes_with_the_cause() {
 }
 
 #[test]
+fn a_job_that_waits_for_a_slow_disk_from_its_start_warns_after_half_an_hour() {
+    let fired = |pressure: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        tester.run_edited(
+            4200.0,
+            |tester, t| {
+                let is_burst = ((t / 5.0) as u32).is_multiple_of(12);
+                let gpu = if is_burst { tester.gpu(40, 150.0, 10, 60) } else { tester.gpu(0, 70.0, 0, 60) };
+                TestSample { gpus: vec![gpu], processes: job(16, 2.0, 0) }
+            },
+            |snapshot, _| snapshot.host.pressure_io_percent = Some(pressure),
+        );
+        tester
+            .fired()
+            .into_iter()
+            .filter(|(rule, _)| *rule == "input-stall")
+            .map(|(_, severity)| severity)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(fired(90.0), ["info", "warn"]);
+    assert_eq!(fired(40.0), ["info"]);
+}
+
+#[test]
 fn verbs_agree_with_the_number_of_gpus_and_workers() {
     // Two MIG instances of different GPUs may have the same index.
     let mut alike = gpus(0..2);

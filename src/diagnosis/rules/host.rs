@@ -124,7 +124,11 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     if positions.is_empty() {
         return;
     }
-    let severity = if unused(limits.warn_after).next().is_some() { Severity::Warn } else { Severity::Info };
+    // Nothing on the host prepares what the GPUs need.
+    let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
+    let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).next().is_some();
+    let warns = do_cpus_rest || unused(limits.warn_after).next().is_some();
+    let severity = if warns { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
     let indexes: Vec<u32> =
         positions.iter().filter_map(|position| context.host.gpu_info(*position)).map(|info| info.index).collect();
@@ -140,11 +144,12 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     let evaluation = Evaluation { at_least: true, ..evaluation };
     conditions.met(RuleId::SlurmUnused, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(
-            "Slurm has allocated {}{} but no process has used {} for up to {}",
+            "Slurm has allocated {}{} but no process has used {} for up to {}{}",
             context.format_gpus(positions.iter().copied()),
             describe_jobs(&jobs),
             if positions.len() == 1 { "it" } else { "them" },
             duration(longest),
+            if do_cpus_rest { ", and the CPUs of the host rest" } else { "" },
         );
         let mut details = host_details(sentence, format!("squeue -w {}", context.host.name()));
         details.gpus = context.finding_gpus(positions.iter().copied());
@@ -156,6 +161,9 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
         details
     });
 }
+
+/// How long GPUs that Slurm has allocated must be unused on a host whose CPUs rest until that warns, in seconds.
+const RESTING_WARN_AFTER: f64 = 2400.0;
 
 /// Jobs that a sentence names.
 const NAMED_JOBS: usize = 4;
@@ -509,6 +517,27 @@ mod tests {
         assert_eq!(tester.firing(), [("slurm-unused", "warn")]);
         tester.run_edited(300.0, idle, |snapshot, _| snapshot.host.slurm_allocated_gpus = Some(vec![]));
         assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn gpus_of_slurm_that_nobody_uses_warn_sooner_where_the_cpus_rest() {
+        let fired = |percent: f32| {
+            let mut tester = RuleTester::new(gpus(0..2));
+            tester.interval = 30.0;
+            let idle = |tester: &mut RuleTester, _: f64| TestSample {
+                gpus: (0..2).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(),
+                processes: vec![],
+            };
+            tester.run_edited(2700.0, idle, |snapshot, t| {
+                snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+                // A job of a minute, such as the index of files that a system makes at night, is no work for the GPUs.
+                let is_busy = (1200.0..1260.0).contains(&t);
+                snapshot.host.cpu_percent = Some(if is_busy { 15.0 } else { percent });
+            });
+            (tester.firing(), tester.finding("slurm-unused").sentence.ends_with(", and the CPUs of the host rest"))
+        };
+        assert_eq!(fired(1.0), (vec![("slurm-unused", "warn")], true));
+        assert_eq!(fired(20.0), (vec![("slurm-unused", "info")], false));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::gpu_state::HELD_MIB;
 use crate::diagnosis::host_diagnosis::EndedJob;
-use crate::diagnosis::process_kind::is_ray_worker;
+use crate::diagnosis::process_kind::{is_ray_worker, runs_ray_task};
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
@@ -54,7 +54,9 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced));
     let is_idle_batch = !was_active && had_worked_before(context, job);
     let never_began = !was_active && !is_idle_batch && stopped_before_it_began(context, job);
-    let is_judged = (was_active || is_idle_batch || never_began)
+    // Ranks that have loaded nothing are those of rendezvous-stuck.
+    let is_in_task = is_in_ray_task(context, job) && !never_loaded(context, job);
+    let is_judged = (was_active || is_idle_batch || never_began || is_in_task)
         && (holds || (never_began && job.gpus.iter().all(holds_only_a_context)))
         && !job.is_notebook
         && !context.members(job).any(is_halted);
@@ -85,6 +87,11 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         _ if job.is_server && never_began => {
             let after = limits.crit_after;
             Escalation::two((Severity::Info, after), (Severity::Warn, after.max(GROWING_LOG_WARN_AFTER)))
+        }
+        // No worker of Ray waits for a task.
+        _ if is_in_task => {
+            let after = if context.is_log_silent(job) { UNSEEN_WARN_AFTER } else { GROWING_LOG_WARN_AFTER };
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         // Workers of a scheduler may have no task. Ranks that computed and logged without a break until now hang.
         (_, true) if job.is_server && !job.is_model_server && are_ranks(context, job) && context.is_log_silent(job) => {
@@ -177,7 +184,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let has_begun = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds > 30.0);
     // A thread in disk sleep waits for a file server.
     let is_blocked = context.members(job).any(|process| process.blocked.is_some());
-    let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
+    let waits_for_tasks = job.is_server && !is_in_ray_task(context, job);
+    let is_waiter = waits_for_tasks || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
     // Ranks that hold nothing but a context wait for each other, whatever started them: a server would load its model.
     let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
     let is_judged =
@@ -235,6 +243,11 @@ fn are_ranks(context: &RuleContext, job: &JobTrack) -> bool {
     let is_rank = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(is_ray_worker);
     let has_peers = job.members.len() >= 2 || context.peers.certain_parts(job, context.host.id).next().is_some();
     has_peers && context.members(job).all(is_rank)
+}
+
+/// Whether every process of the job is a worker of Ray in the middle of a task.
+fn is_in_ray_task(context: &RuleContext, job: &JobTrack) -> bool {
+    context.members(job).all(|process| process.info.facts.as_ref().is_some_and(runs_ray_task))
 }
 
 /// Whether a batch job that was first seen idle had worked before: its CPU time tells, and it holds more than a context.

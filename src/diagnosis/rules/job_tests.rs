@@ -251,6 +251,28 @@ fn a_program_that_ends_again_and_again_is_listed() {
 }
 
 #[test]
+fn an_orchestrator_that_waits_longer_and_longer_is_listed_too() {
+    let fired = |owner: Option<Owner>| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 20.0;
+        for run in 0..8_u32 {
+            let mut server = process(7 + run, "VLLM::Worker_TP", &[(0, 40)]);
+            server.facts.owner = owner.clone();
+            tester.run_edited(
+                280.0,
+                |tester, _| TestSample { gpus: vec![tester.gpu(0, 68.0, 0, 40)], processes: vec![server.clone()] },
+                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+            );
+            tester.run(700.0, |tester, _| empty(tester));
+        }
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").count()
+    };
+    let pod = Owner::Pod { uid: "models-llama".into(), container: None };
+    assert_eq!(fired(Some(pod)), 2, "listed from the fourth end on, and a warning after the eighth");
+    assert_eq!(fired(None), 0, "somebody starts it again");
+}
+
+#[test]
 fn the_runs_of_a_sweep_that_end_beside_another_job_on_a_full_gpu_are_counted_together() {
     let fired = |others_gib: u64| {
         let mut tester = RuleTester::new(gpus(0..1));
@@ -747,11 +769,40 @@ fn ranks_of_ray_that_computed_and_logged_until_now_warn_after_45_minutes() {
         let stalled = |(rule, severity): (&'static str, &'static str)| (rule == "job-stalled").then_some(severity);
         tester.fired().into_iter().filter_map(stalled).collect::<Vec<_>>()
     };
-    assert_eq!(run("ray::WorkerDict.actor", 2, true), ["info", "warn"]);
-    assert_eq!(run("ray::WorkerDict.actor", 2, false), ["info"], "they may have no task");
-    assert_eq!(run("ray::WorkerDict.actor", 1, true), ["info"], "its queue may be empty");
+    assert_eq!(run("ray::WorkerDict", 2, true), ["info", "warn"]);
+    assert_eq!(run("ray::WorkerDict", 2, false), ["info"], "they may have no task");
+    assert_eq!(run("ray::WorkerDict", 1, true), ["info"], "its queue may be empty");
+    assert_eq!(run("ray::WorkerDict.update_actor", 1, false), ["info", "warn"], "it is in a task");
     assert_eq!(run("ray::ServeReplica:app:Model", 2, true), ["info"], "it may have no requests");
     assert_eq!(run("dask worker tcp://a:8786", 2, true), ["info"], "the batch may be done");
+}
+
+#[test]
+fn workers_of_ray_in_a_task_that_hold_nothing_but_a_context_wait_for_each_other() {
+    let run = |title: &str| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        let ranks = |tester: &mut RuleTester, _: f64| {
+            let rank = |gpu: u16| {
+                let mut rank = process(7 + u32::from(gpu), title, &[(gpu, 1)]);
+                let raylet = ["/opt/ray/raylet"].map(SafeText::new).to_vec();
+                let name = "raylet".into();
+                rank.facts.ancestors =
+                    vec![Ancestor { pid: 3, uid: Some(1000), name, argv: raylet, ..Ancestor::default() }];
+                rank
+            };
+            TestSample {
+                gpus: (0..2).map(|_| tester.gpu(0, 68.0, 0, 1)).collect(),
+                processes: (0..2).map(rank).collect(),
+            }
+        };
+        tester.run_edited(1800.0, ranks, |snapshot, passed| {
+            snapshot.processes.age_seconds = vec![Some(passed); 2];
+            snapshot.processes.cpu_percent = vec![Some(1.0); 2];
+        });
+        tester.firing()
+    };
+    assert_eq!(run("ray::_RayTrainWorker__execute"), [("rendezvous-stuck", "warn")]);
+    assert_eq!(run("ray::TrainWorker"), []);
 }
 
 #[test]
@@ -938,7 +989,7 @@ fn a_server_that_answers_health_checks_is_idle() {
 
 #[test]
 fn an_idle_server_and_an_idle_worker_of_a_scheduler_are_named() {
-    for (command, end) in [("vllm serve qwen", ", a model server"), ("ray::WorkerDict.actor", ", waits for tasks")] {
+    for (command, end) in [("vllm serve qwen", ", a model server"), ("ray::WorkerDict", ", waits for tasks")] {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 30.0;
         tester.run(4200.0, |tester, _| idles(tester, command, 0.0));

@@ -33,7 +33,13 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         (ProcessState::Traced, Escalation::one(Severity::Info, context.limits.stopped_holding_gpu.traced_after)),
     ] {
         for (job, members) in jobs_with(&|process| process.state == Some(state) && holds(process)) {
-            stopped(context, conditions, job, &members, escalation);
+            let is_suspended = state == ProcessState::Stopped && is_suspended(context, job, &members);
+            let escalation = if is_suspended {
+                Escalation::one(Severity::Info, context.limits.stopped_holding_gpu.warn_after)
+            } else {
+                escalation
+            };
+            stopped(context, conditions, job, &members, (escalation, is_suspended));
         }
     }
     let is_zombie = |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Zombie | ProcessState::Dead));
@@ -140,16 +146,37 @@ fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     });
 }
 
+/// How long after the end of a Slurm job the one that was suspended for it may stay so, in seconds.
+const RESUME_SECONDS: f64 = 300.0;
+
+/// Whether Slurm has probably suspended a job for another one on its GPUs, and resumes it afterwards
+/// (https://slurm.schedmd.com/preempt.html).
+fn is_suspended(context: &RuleContext, job: &JobKey, members: &[&ProcessTrack]) -> bool {
+    let is_other = |other: &JobKey| matches!(other, JobKey::Slurm { .. }) && other != job;
+    let t = context.sample_time.t;
+    let is_lent = |position: usize| {
+        let mut others = context.processes.iter().filter(|process| process.positions.contains(&position));
+        let mut ended = context.host_track.ended.iter().filter(|ended| t - ended.missed_at <= RESUME_SECONDS);
+        others.any(|process| is_other(&process.info.job))
+            || ended.any(|ended| is_other(&ended.job) && ended.positions.contains(&position))
+    };
+    matches!(job, JobKey::Slurm { .. }) && gpu_positions(members).into_iter().all(is_lent)
+}
+
 fn stopped(
     context: &RuleContext,
     conditions: &mut Conditions,
     job: &JobKey,
     members: &[&ProcessTrack],
-    escalation: Escalation,
+    (escalation, is_suspended): (Escalation, bool),
 ) {
     let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Certain, 5.0) };
     conditions.met(RuleId::StoppedHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, severity| {
-        let by = if severity == Severity::Info { " in a debugger" } else { "" };
+        let by = match severity {
+            _ if is_suspended => " beside another Slurm job on its GPUs",
+            Severity::Info => " in a debugger",
+            _ => "",
+        };
         let sentence = format!(
             "{} has been stopped{by} for {} and holds {}",
             format_members(job, members),

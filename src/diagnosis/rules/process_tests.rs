@@ -1,3 +1,4 @@
+use crate::diagnosis::Severity;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::wire::{Ancestor, GpuReading, Owner, Presence, ProcessState};
@@ -55,6 +56,32 @@ fn a_job_that_reads_is_not_hung() {
     tester.run(90.0, |tester, _| idles(tester, vec![holder(ProcessState::DiskSleep)]));
     tester.run(60.0, |tester, _| idles(tester, vec![holder(ProcessState::Running)]));
     assert_eq!(tester.fired(), []);
+}
+
+#[test]
+fn a_slurm_job_that_is_stopped_while_another_one_uses_its_gpu_is_a_note() {
+    let slurm = |pid: u32, job: &str, state: ProcessState| {
+        let mut process = process(pid, "python train.py", &[(0, 30)]);
+        process.reading.state = Some(state);
+        process.facts.owner = Some(Owner::Slurm { job: job.into(), step: None });
+        process
+    };
+    let fired = |other: &str| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let beside = vec![slurm(7, "70411", ProcessState::Stopped), slurm(9, other, ProcessState::Running)];
+        tester.run(900.0, |tester, _| TestSample {
+            gpus: vec![tester.gpu(90, 300.0, 30, 60)],
+            processes: beside.clone(),
+        });
+        tester.run(60.0, |tester, _| idles(tester, vec![slurm(7, "70411", ProcessState::Stopped)]));
+        let stopped = tester.finding("stopped-holding-gpu");
+        let result = (stopped.severity, stopped.sentence.contains("beside another Slurm job on its GPUs"));
+        tester.run(600.0, |tester, _| idles(tester, vec![slurm(7, "70411", ProcessState::Stopped)]));
+        assert!(tester.firing().contains(&("stopped-holding-gpu", "warn")), "nobody resumes it");
+        result
+    };
+    assert_eq!(fired("70533"), (Severity::Info, true));
+    assert_eq!(fired("70411"), (Severity::Warn, false), "another process of the same job");
 }
 
 #[test]

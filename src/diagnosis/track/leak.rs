@@ -1,4 +1,4 @@
-//! Detects memory that grows for hours in the history of one process.
+//! Detects memory that grows for hours, or fast until it is full, in the history of one process.
 
 use crate::config::thresholds::GpuMemLeak;
 
@@ -7,12 +7,14 @@ use crate::config::thresholds::GpuMemLeak;
 pub(crate) struct Leak {
     /// In bytes.
     pub(crate) growth: f64,
-    /// The seconds in which the memory grew: two hours, or the time since the process was first seen.
+    /// The seconds in which the memory grew: two hours, the time since the process was first seen, or [`FAST_POINTS`] minutes.
     pub(crate) span: f64,
     /// The seconds until the memory of its GPUs is full.
     pub(crate) full_in: f64,
     /// The growth is too small or too slow to matter within a day.
     pub(crate) is_slow: bool,
+    /// It grew for a quarter of an hour only.
+    pub(crate) is_fast: bool,
 }
 
 /// The number of points needed, of 120.
@@ -24,11 +26,43 @@ const LAST_SHARE: f64 = 0.25;
 /// A steady growth of this share of the threshold is a slow leak.
 const SLOW_SHARE: f64 = 0.5;
 
+/// Memory that grows in each of the last minutes and is full soon: the number of these minutes.
+pub(crate) const FAST_POINTS: usize = 15;
+/// The least growth of each of them, as a share of the mean one, and of all of them, as a share of the memory of the GPUs.
+const FAST_STEP_SHARE: f64 = 0.25;
+const FAST_GROWTH_SHARE: f64 = 0.1;
+/// The memory is full within this time, in seconds.
+const FAST_FULL_IN: f64 = 1200.0;
+/// The growth in the second half as a share of that in the first: what slows down comes to an end.
+const FAST_SECOND_HALF: f64 = 0.85;
+
 /// Looks for a leak in the memory of a process: one point per minute in bytes, oldest first. `total` is the memory of
 /// its GPUs and `free` the free part, in bytes.
 pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     let series: Vec<(f64, f64)> =
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
+    long_leak(&series, total, free, limits).or_else(|| fast_leak(&series, total, free))
+}
+
+/// Memory that grows in every minute and will be full before anybody has seen it grow for hours.
+fn fast_leak(series: &[(f64, f64)], total: f64, free: f64) -> Option<Leak> {
+    let last = series.get(series.len().checked_sub(FAST_POINTS + 1)?..)?;
+    let half = FAST_POINTS / 2;
+    let (first, end) = (last.first()?, last.last()?);
+    let (before, after) = (last.get(half)?.1 - first.1, end.1 - last.get(FAST_POINTS - half)?.1);
+    let growth = end.1 - first.1;
+    if growth < FAST_GROWTH_SHARE * total || end.0 - first.0 > FAST_POINTS as f64 {
+        return None;
+    }
+    let mean = growth / FAST_POINTS as f64;
+    let is_steady = last.windows(2).all(|pair| pair[1].1 - pair[0].1 >= FAST_STEP_SHARE * mean);
+    let goes_on = after >= FAST_SECOND_HALF * before;
+    let full_in = free / (mean / 60.0);
+    let is_fast = is_steady && goes_on && full_in <= FAST_FULL_IN;
+    is_fast.then_some(Leak { growth, span: 60.0 * FAST_POINTS as f64, full_in, is_slow: false, is_fast: true })
+}
+
+fn long_leak(series: &[(f64, f64)], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     if series.len() < MIN_POINTS {
         return None;
     }
@@ -77,7 +111,7 @@ pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits:
         return None;
     }
     let span = 60.0 * (smooth.last()?.0 - smooth.first()?.0);
-    Some(Leak { growth, span, full_in, is_slow: growth < least || full_in >= limits.full_in })
+    Some(Leak { growth, span, full_in, is_slow: growth < least || full_in >= limits.full_in, is_fast: false })
 }
 
 /// The Mann-Kendall z of the trend, corrected for ties.
@@ -155,6 +189,23 @@ mod tests {
                 .collect();
             assert!(!is_leak(|minute| walk[minute as usize]), "random walk {seed}");
         }
+    }
+
+    #[test]
+    fn memory_that_grows_every_minute_and_is_full_soon_is_a_leak_after_a_quarter_of_an_hour() {
+        let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
+            let points: Vec<Option<f32>> =
+                (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
+            let free = 80.0 - gib(f64::from(minutes - 1));
+            detect_leak(&points, 80.0 * GIB, free * GIB, &GpuMemLeak::default()).map(|leak| leak.full_in.round())
+        };
+        let grows = |minute: f64| 50.0 + minute;
+        assert_eq!((leak(15, &grows), leak(16, &grows)), (None, Some(900.0)));
+        assert_eq!(leak(16, &|minute| 40.0 + minute), None, "full in 25 min");
+        assert_eq!(leak(16, &|minute| 50.0 + minute.min(9.0) + 0.7 * (minute - 9.0).max(0.0)), None, "it slows down");
+        assert_eq!(leak(30, &|minute| 70.0 - 25.0 * (-minute / 8.0).exp()), None, "an allocator that fills the GPU");
+        assert_eq!(leak(30, &|minute| 40.0 + minute.min(27.0)), None, "weights that are loaded");
+        assert_eq!(leak(30, &|minute| 40.0 + (minute / 5.0).floor() * 5.0), None, "steps");
     }
 
     #[test]

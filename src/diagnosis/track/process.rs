@@ -1,6 +1,6 @@
 //! The state kept for one process.
 
-use super::leak::Leak;
+use super::leak::{FAST_POINTS, Leak};
 use crate::diagnosis::condition::Run;
 use crate::fleet::{JobKey, Process, ProcessInfo, ProcessKey, program_name};
 use crate::wire::{Owner, Presence, ProcessState, SafeText};
@@ -13,7 +13,7 @@ const LATE_SECONDS: f64 = 300.0;
 /// The growth of written or read bytes that is more than log lines.
 const WRITE_BYTES: u64 = 1 << 20;
 /// A process is first checked for leaks when it has been observed for this long, in seconds.
-const LEAK_AFTER: f64 = 96.0 * 60.0;
+const LEAK_AFTER: f64 = (FAST_POINTS as f64 + 2.0) * 60.0;
 /// The probe checks a log at least in every tenth sample and repeats its age in between. More repetitions than these mean
 /// that it was written exactly once per check.
 const MAX_LOG_AGE_REPEATS: u32 = 11;
