@@ -113,18 +113,19 @@ rules! {
         title: "looks stuck; seen only after it hung",
         short: "busy at idle power",
         topic: StuckJob,
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or \
-                at a constant power of up to a quarter of the range above an idle context without any memory access; if \
-                its log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after 10 min, \
-                critical after 30 min if at least two GPUs of the job are flat at the same time. Info for a job on a \
-                single GPU, which has no peer to wait for, while a rank or another GPU of the job works, and while its \
-                log grows. A model server is info, since ranks spin while they wait for requests; it warns after 12 min \
-                if it began to spin on all of its GPUs, or if all of them rested between earlier requests; on a single \
-                GPU, if the power at work was seen and the log has stopped, or the counters of GPM rest, or if its log \
-                stopped before it was ever at work and it has spun for 20 min; and in any case if at least two clients \
-                have waited for an answer for that long. After waits that ended by themselves, several times the longest \
-                of them (5 after one, 1.5 after eight or more); after an hour beside a server of the same user that \
-                computes. The confidence is \"likely\" when at least two GPUs of the job are flat at the same time.",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, \
+                or at a constant power of up to a quarter of the range above an idle context without any memory \
+                access; if its log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after \
+                10 min, critical after 30 min if at least two GPUs of the job are flat at the same time. Info for a \
+                job on a single GPU, which has no peer to wait for, while a rank or another GPU of the job works, and \
+                while its log grows. A model server is info, since ranks spin while they wait for requests; unless \
+                the kernel tells that no client waits, it warns after 12 min if it began to spin on all of its GPUs, \
+                or if all of them rested between earlier requests; on a single GPU, if the power at work was seen and \
+                the log has stopped, or the counters of GPM rest, or if its log stopped before it was ever at work \
+                and it has spun for 20 min; and in any case if at least two clients have waited for an answer for \
+                that long. After waits that ended by themselves, several times the longest of them (5 after one, 1.5 \
+                after eight or more); after an hour beside a server of the same user that computes. The confidence is \
+                \"likely\" when at least two GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -634,7 +635,7 @@ rules! {
         short: "NVLink down",
         topic: Hardware,
         fires: "A link that was active before is down for 60 s (critical), or a GPU has fewer active links than the \
-               others of its model on the host (info).",
+                others of its model on the host (info; warn after 20 min if some of its links are active).",
         means: "Traffic between GPUs takes another path or fails: collectives are slow, or abort with Xid 74.",
         next: "Run `nvidia-smi nvlink -s`. On NVSwitch systems check the log of the fabric manager.",
         not: "links that were never up (not connected on that board)",
@@ -737,9 +738,9 @@ rules! {
         short: "allocated by Slurm, unused",
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
-                (warn), or for 40 min (warn) if the CPUs of the host rest, below 5 % on average. A process counts \
-                from 1.5 GiB on; below, it holds a context and no data. One finding per host, with the jobs and their \
-                users.",
+                (warn), or for 40 min (warn) if this holds for all allocated GPUs of the host and its CPUs rest, \
+                below 5 % on average. A process counts from 1.5 GiB on; below, it holds a context and no data. One \
+                finding per host, with the jobs and their users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free",

@@ -27,9 +27,10 @@ pub(super) fn unanswered(
     let waits_for_tasks = job.is_server && !job.is_model_server;
     let serves = !job.is_notebook && !job.is_debugged && (job.is_model_server || job.served_port.is_some());
     let clients = context.waiting_clients(job).filter(|_| serves && !waits_for_tasks);
-    // If the server shares its GPU with another job, only the readings of its processes show whether it works.
+    // If the server shares its GPU with another job, or runs on a MIG instance, only the readings of its processes show whether it
+    // works.
     let is_shared = job.gpus.iter().any(|gpu| !gpu.is_exclusive);
-    let rest = context.rest_of_all_gpus(job).or(job.stalled_run.filter(|_| is_shared && !job.is_blind));
+    let rest = context.rest_of_all_gpus(job).or(job.stalled_run.filter(|_| is_shared || job.is_blind));
     let (Some(clients), Some(rest)) = (clients, rest) else { return false };
     let Some(waited) = clients.run else { return false };
     let Some(escalation) = escalation(context, job, clients, rest) else { return false };
@@ -99,6 +100,14 @@ const OLD_CLIENTS_WARN_AFTER: f64 = 2400.0;
 const MOST_PATIENCE: f64 = 3600.0;
 /// The CPU cores per process from which a server computes on the CPU. Engines poll on one core.
 const AT_WORK_CORES: f64 = 1.5;
+
+/// Whether the kernel tells for a server on one or several hosts that no client waits for an answer.
+pub(super) fn does_nobody_wait(context: &RuleContext, job: &JobTrack) -> bool {
+    let elsewhere = context.peers.parts(job, context.host.id);
+    let elsewhere = elsewhere.flat_map(|part| part.job.members(&part.diagnosis.processes));
+    let mut known = context.members(job).chain(elsewhere).filter_map(|process| process.clients.as_deref()).peekable();
+    known.peek().is_some() && known.all(|clients| clients.run.is_none())
+}
 
 /// The clients that have waited since the GPUs of their server began to spin.
 pub(super) fn of_spinning_server<'a>(
@@ -264,6 +273,44 @@ mod tests {
         tester.run(1800.0, |tester, t| beside(tester, t, true));
         assert_eq!(tester.firing().iter().filter(|(rule, _)| *rule == "job-stalled").count(), 0);
         tester.run(900.0, |tester, t| beside(tester, t, false));
+        assert!(tester.firing().contains(&("job-stalled", "warn")), "{:?}", tester.firing());
+    }
+
+    #[test]
+    fn a_server_that_spins_while_the_kernel_tells_that_nobody_waits_is_a_note() {
+        let fired = |clients: Option<u32>| {
+            let mut tester = RuleTester::new(gpus(0..2));
+            let sample = |tester: &mut RuleTester, utilization: u8, watts: f32, memory: u8, clients: Option<u32>| {
+                let mut sample = server(tester, utilization, watts, memory, (0, 0.0));
+                sample.processes[0] = process(7, "python -m sglang.launch_server --tp 2", &[(0, 40), (1, 40)]);
+                sample.processes[0].reading.cpu_percent = Some(101.0);
+                sample.processes[0].reading.waiting_clients = clients;
+                sample.gpus.push(tester.gpu(utilization, watts, memory, 40));
+                sample
+            };
+            tester.run(1800.0, |tester, _| sample(tester, 100, 390.0, 30, clients.map(|_| 5)));
+            tester.run(1500.0, |tester, _| sample(tester, 100, 124.0, 0, clients));
+            tester.fired().contains(&("stuck-spin-suspect", "warn"))
+        };
+        assert!(fired(None), "unknown");
+        assert!(!fired(Some(0)));
+    }
+
+    #[test]
+    fn a_server_on_a_mig_instance_whose_clients_wait_is_hung() {
+        let mut infos = gpus(0..1);
+        infos[0].mig_parent_uuid = Some("GPU-parent".into());
+        let mut tester = RuleTester::new(infos);
+        let blind = |tester: &mut RuleTester, clients: (u32, f64), cpu: f32| {
+            let mut sample = server(tester, 0, 400.0, 0, clients);
+            sample.gpus[0].utilization_percent = None;
+            sample.gpus[0].memory_utilization_percent = None;
+            sample.processes[0].gpus[0].sm_percent = None;
+            sample.processes[0].reading.cpu_percent = Some(cpu);
+            sample
+        };
+        tester.run(1800.0, |tester, _| blind(tester, (3, 8.0), 118.0));
+        tester.run(900.0, |tester, t| blind(tester, (3 + (t / 60.0) as u32, t), 1.0));
         assert!(tester.firing().contains(&("job-stalled", "warn")), "{:?}", tester.firing());
     }
 

@@ -551,6 +551,9 @@ fn link_errors(
     });
 }
 
+/// How long a GPU must have fewer links than its siblings until it warns, in seconds.
+const FEWER_LINKS_WARN_AFTER: f64 = 1200.0;
+
 /// A GPU that has had fewer active NVLinks than the others of its model since it was first seen.
 fn fewer_nvlinks(
     context: &RuleContext,
@@ -569,7 +572,12 @@ fn fewer_nvlinks(
         return;
     }
     let after = context.limits.nvlink_down.after;
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Likely, 30.0);
+    // A GPU without any link may have no bridge. One whose links are active in part has a fault.
+    let escalation = match active {
+        0 => Escalation::one(Severity::Info, after),
+        _ => Escalation::two((Severity::Info, after), (Severity::Warn, FEWER_LINKS_WARN_AFTER.max(after))),
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 30.0);
     let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
     conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
         let sentence = format!(

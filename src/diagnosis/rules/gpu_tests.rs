@@ -416,23 +416,29 @@ fn an_nvlink_that_was_up_and_is_down_is_critical() {
 }
 
 #[test]
-fn fewer_nvlinks_than_the_siblings_are_info() {
+fn fewer_nvlinks_than_the_siblings_warn_after_twenty_minutes_if_some_are_active() {
     let mut infos = gpus(0..4);
     for info in &mut infos {
         info.name = Some("NVIDIA H100 80GB HBM3".into());
     }
-    let mut tester = RuleTester::new(infos);
-    tester.run_edited(
-        120.0,
-        |tester, _| TestSample { gpus: (0..4).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(), processes: vec![] },
-        |snapshot, _| {
-            let health = |active| GpuHealth { nvlinks_active: Some(active), ..GpuHealth::default() };
-            let rows = [health(0x3FFFF), health(0x3FFFF), health(0x3FF), health(0x3FFFF)];
-            snapshot.health = GpuHealthColumns::from_rows(&rows);
-        },
-    );
-    assert_eq!(tester.firing(), [("nvlink-down", "info")]);
-    assert_eq!(tester.finding("nvlink-down").sentence, "GPU 2 has 10 active NVLinks, the others of its model 18");
+    let run = |active: u64, seconds: f64| {
+        let mut tester = RuleTester::new(infos.clone());
+        tester.interval = 20.0;
+        tester.run_edited(
+            seconds,
+            |tester, _| TestSample { gpus: (0..4).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(), processes: vec![] },
+            |snapshot, _| {
+                let health = |active| GpuHealth { nvlinks_active: Some(active), ..GpuHealth::default() };
+                let rows = [health(0x3FFFF), health(0x3FFFF), health(active), health(0x3FFFF)];
+                snapshot.health = GpuHealthColumns::from_rows(&rows);
+            },
+        );
+        (tester.firing(), tester.finding("nvlink-down").sentence.to_string())
+    };
+    let sentence = |count: u32| format!("GPU 2 has {count} active NVLinks, the others of its model 18");
+    assert_eq!(run(0x3FF, 120.0), (vec![("nvlink-down", "info")], sentence(10)));
+    assert_eq!(run(0x3FF, 1300.0), (vec![("nvlink-down", "warn")], sentence(10)));
+    assert_eq!(run(0, 1300.0), (vec![("nvlink-down", "info")], sentence(0)), "perhaps no bridge");
 }
 
 #[test]

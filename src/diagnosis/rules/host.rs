@@ -126,7 +126,9 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     }
     // Nothing on the host prepares what the GPUs need.
     let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
-    let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).next().is_some();
+    // Where a part of the GPUs is in use, the finding of that job says more.
+    let allocated = context.host.slurm_allocated_gpus().map_or(0, <[u32]>::len);
+    let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).count() >= allocated;
     let warns = do_cpus_rest || unused(limits.warn_after).next().is_some();
     let severity = if warns { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
@@ -521,7 +523,7 @@ mod tests {
 
     #[test]
     fn gpus_of_slurm_that_nobody_uses_warn_sooner_where_the_cpus_rest() {
-        let fired = |percent: f32| {
+        let fired = |percent: f32, allocated: &[u32]| {
             let mut tester = RuleTester::new(gpus(0..2));
             tester.interval = 30.0;
             let idle = |tester: &mut RuleTester, _: f64| TestSample {
@@ -529,15 +531,16 @@ mod tests {
                 processes: vec![],
             };
             tester.run_edited(2700.0, idle, |snapshot, t| {
-                snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+                snapshot.host.slurm_allocated_gpus = Some(allocated.to_vec());
                 // A job of a minute, such as the index of files that a system makes at night, is no work for the GPUs.
                 let is_busy = (1200.0..1260.0).contains(&t);
                 snapshot.host.cpu_percent = Some(if is_busy { 15.0 } else { percent });
             });
             (tester.firing(), tester.finding("slurm-unused").sentence.ends_with(", and the CPUs of the host rest"))
         };
-        assert_eq!(fired(1.0), (vec![("slurm-unused", "warn")], true));
-        assert_eq!(fired(20.0), (vec![("slurm-unused", "info")], false));
+        assert_eq!(fired(1.0, &[0, 1]), (vec![("slurm-unused", "warn")], true));
+        assert_eq!(fired(20.0, &[0, 1]), (vec![("slurm-unused", "info")], false));
+        assert_eq!(fired(1.0, &[0, 1, 7]), (vec![("slurm-unused", "info")], false), "one that is in use or lost");
     }
 
     #[test]
