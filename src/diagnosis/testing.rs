@@ -196,6 +196,11 @@ impl RuleTester {
     }
 }
 
+/// A training run of one process at full speed.
+pub(super) fn trains(tester: &mut RuleTester) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes: vec![process(7, "python train.py", &[(0, 40)])] }
+}
+
 /// One process per GPU, all started by one torchrun.
 pub(super) fn ranks(count: u16, cores: f32) -> Vec<TestProcess> {
     (0..count)

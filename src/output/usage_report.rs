@@ -342,10 +342,8 @@ impl UsageReport {
         // The days with readings of each GPU.
         let mut seen: BTreeMap<(&SafeText, u32), (&GpuName, BTreeSet<u64>)> = BTreeMap::new();
         for (day, gpu) in data.gpus {
-            let before = first_watched.get(&gpu.gpu.host).map_or(0, |first| {
-                let end = ends.get(day).map_or(*day, |end| (*end).min(*first));
-                end.saturating_sub(*day)
-            });
+            let first = first_watched.get(&gpu.gpu.host).zip(ends.get(day));
+            let before = first.map_or(0, |(first, end)| (*first.min(end)).saturating_sub(*day));
             add(*day, &gpu.gpu, &Usage::of_gpu(gpu, prices).without_time_before(before));
             let known = seen.entry((&gpu.gpu.host, gpu.gpu.index)).or_insert_with(|| (&gpu.gpu, BTreeSet::new()));
             known.1.insert(*day);

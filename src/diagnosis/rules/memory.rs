@@ -20,7 +20,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 /// The share of the time of its growth, at least, that a job has used its GPUs: memory that grows before is loaded.
 const USED_SHARE: f64 = 0.2;
-/// The same for memory that grew for a quarter of an hour only.
+/// The share of the quarter of an hour in which memory grew fast.
 const FAST_USED_SHARE: f64 = 0.8;
 
 /// A slow leak warns this long before the memory is full, in seconds.
@@ -31,11 +31,9 @@ fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leak
     let Some((process, leak)) = leaking.iter().min_by(|a, b| a.1.full_in.total_cmp(&b.1.full_in)) else { return };
     let used = job.gpus.iter().map(|gpu| f64::from(gpu.baseline.active_seconds)).fold(0.0, f64::max);
     let share = if leak.is_fast { FAST_USED_SHARE } else { USED_SHARE };
-    if used < share * leak.span && job.gpus.iter().any(|gpu| gpu.activity.is_some()) {
-        return;
-    }
+    let is_loading = used < share * leak.span && job.gpus.iter().any(|gpu| gpu.activity.is_some());
     // A server loads its models with the first requests.
-    if leak.is_fast && job.is_server {
+    if is_loading || (leak.is_fast && job.is_server) {
         return;
     }
     let target = FindingTarget::Job(job.key.clone());

@@ -7,6 +7,7 @@ mod fleet_wide;
 mod gpu;
 mod host;
 mod job;
+mod job_ended;
 mod memory;
 mod process;
 mod sharing;
@@ -27,6 +28,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     process::evaluate(context, conditions);
     stuck::evaluate(context, conditions);
     job::evaluate(context, conditions);
+    job_ended::evaluate(context, conditions);
     efficiency::evaluate(context, conditions);
     memory::evaluate(context, conditions);
     sharing::evaluate(context, conditions);

@@ -33,13 +33,15 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         (ProcessState::Traced, Escalation::one(Severity::Info, context.limits.stopped_holding_gpu.traced_after)),
     ] {
         for (job, members) in jobs_with(&|process| process.state == Some(state) && holds(process)) {
-            let is_suspended = state == ProcessState::Stopped && is_suspended(context, job, &members);
-            let escalation = if is_suspended {
-                Escalation::one(Severity::Info, context.limits.stopped_holding_gpu.warn_after)
-            } else {
-                escalation
+            let (escalation, by) = match state {
+                ProcessState::Traced => (escalation, " in a debugger"),
+                _ if is_suspended(context, job, &members) => {
+                    let after = context.limits.stopped_holding_gpu.warn_after;
+                    (Escalation::one(Severity::Info, after), " beside another Slurm job on its GPUs")
+                }
+                _ => (escalation, ""),
             };
-            stopped(context, conditions, job, &members, (escalation, is_suspended));
+            stopped(context, conditions, job, &members, (escalation, by));
         }
     }
     let is_zombie = |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Zombie | ProcessState::Dead));
@@ -168,15 +170,10 @@ fn stopped(
     conditions: &mut Conditions,
     job: &JobKey,
     members: &[&ProcessTrack],
-    (escalation, is_suspended): (Escalation, bool),
+    (escalation, by): (Escalation, &str),
 ) {
     let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Certain, 5.0) };
-    conditions.met(RuleId::StoppedHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, severity| {
-        let by = match severity {
-            _ if is_suspended => " beside another Slurm job on its GPUs",
-            Severity::Info => " in a debugger",
-            _ => "",
-        };
+    conditions.met(RuleId::StoppedHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
         let sentence = format!(
             "{} has been stopped{by} for {} and holds {}",
             format_members(job, members),

@@ -316,9 +316,9 @@ fn suspect(
     let is_alone = job.gpus.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
     let is_server_at_rest = job.is_model_server && !is_hung_server;
     let is_at_work = context.is_log_growing(job) && !is_hung_server;
-    // A server that answers nobody for so long does not work on the CPU for its clients.
-    let is_at_work_for_nobody = is_waiting && unanswered.is_none();
-    let is_explained = is_at_work_for_nobody || is_server_at_rest || is_at_work || is_explained(context, job);
+    // A server that answers none of its clients for so long does not work for them on the CPU.
+    let waits_for_a_rank = is_waiting && unanswered.is_none();
+    let is_explained = waits_for_a_rank || is_server_at_rest || is_at_work || is_explained(context, job);
     // In reinforcement learning, the trainer waits for the answers of a model server before its first step.
     let has_server_at_work = !job.is_model_server && has_server_at_work(context, job);
     // In a hang every rank waits: it spins or rests. A GPU that does something else works.

