@@ -1,8 +1,8 @@
 //! gpufleet watches the GPU servers of a small lab from one terminal, over plain SSH.
 //!
-//! Readings flow in one direction. The probe on a server samples NVML and `/proc` ([`probe`]) and writes lines of JSON
-//! ([`wire`]). The controller reads them over SSH ([`ssh`], [`collect`]), merges them into one state ([`fleet`]),
-//! evaluates the rules ([`diagnosis`]) and shows the result ([`app`], [`ui`], [`output`]).
+//! Readings flow in one direction. The probe on a server samples NVML and `/proc` (`probe`) and writes lines of JSON
+//! (`wire`). The controller reads them over SSH (`ssh`, `collect`), merges them into one state (`fleet`),
+//! evaluates the rules (`diagnosis`) and shows the result (`app`, `ui`, `output`).
 //!
 //! # Layers
 //! A module imports only from the layers below its own:
@@ -21,10 +21,10 @@
 //! # Invariants
 //! - `wire`, `config`, `fleet`, `diagnosis` and `app` use no tokio, no russh and no terminal; `app` names only the key
 //!   types of crossterm. `ui` performs no IO.
-//! - Time is an argument ([`fleet::Moment`]). Only the event loop and the host tasks hold a [`fleet::Clock`].
+//! - Time is an argument (`fleet::Moment`). Only the event loop and the host tasks hold a `fleet::Clock`.
 //! - The state has one owner, one closed event type and bounded channels. An update returns effects as data.
 //! - Unknown values are never 0: every reading is optional, and errors are stored beside the readings.
-//! - Text from a remote is [`wire::SafeText`] before it reaches a screen, a log or an export.
+//! - Text from a remote is `wire::SafeText` before it reaches a screen, a log or an export.
 
 pub mod wire;
 

@@ -40,8 +40,9 @@ pub(crate) fn app(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
     for seconds in report_times() {
         for host in 0..hosts {
-            report(&mut app, host, gpus, seconds);
+            send(&mut app, host, gpus, seconds);
         }
+        app.refresh_derived_state();
     }
     app
 }
@@ -57,10 +58,11 @@ pub(crate) const LATER: u64 = 1500;
 /// Returns an app that has run long enough to find the hung jobs. The last host goes down at the end.
 pub(crate) fn app_with_hung_jobs(hosts: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
-    for seconds in (0..=LATER).step_by(5) {
+    // The screens show the last minutes in detail.
+    for seconds in (0..LATER - 120).step_by(10).chain((LATER - 120..=LATER).step_by(5)) {
         let leaves = seconds > LATER - 60;
         for host in 0..hosts - usize::from(leaves) {
-            report(&mut app, host, 8, seconds);
+            send(&mut app, host, 8, seconds);
         }
         if seconds == LATER - 30 {
             let error = LinkError::new(LinkErrorKind::Network, "no route to host (tcp 22)");
@@ -91,13 +93,20 @@ pub(crate) fn connecting(names: &[String], size: (u16, u16)) -> App {
 
 /// Sends a snapshot of a host, with hello and inventory before the first one.
 pub(crate) fn report(app: &mut App, host: usize, gpus: usize, seconds: u64) {
+    send(app, host, gpus, seconds);
+    app.refresh_derived_state();
+}
+
+/// As [`report`], but totals and lists are as before.
+fn send(app: &mut App, host: usize, gpus: usize, seconds: u64) {
     let id = HostId(host as u32);
     if app.fleet().host(id).is_some_and(|host| host.hello.is_none()) {
         update(app, host, HostUpdate::Hello(Box::new(hello())), seconds);
         update(app, host, HostUpdate::Inventory(Box::new(inventory(gpus))), seconds);
         update(app, host, HostUpdate::RoundTrip(Duration::from_millis(23)), seconds);
     }
-    update(app, host, HostUpdate::Snapshot(Box::new(snapshot(host, gpus, seconds))), seconds);
+    let update = HostUpdate::Snapshot(Box::new(snapshot(host, gpus, seconds)));
+    app.update(Event::Host(id, Box::new(update)), at(seconds));
 }
 
 pub(crate) fn update(app: &mut App, host: usize, update: HostUpdate, seconds: u64) {
