@@ -2,14 +2,14 @@
 
 use super::condition::SampleTime;
 use super::conditions::Conditions;
-use super::process_kind::{is_debugged, is_notebook, served_port, serves_models, waits_for_tasks};
+use super::process_kind::{is_debugged, is_model_server, is_notebook, served_port, serves_models, waits_for_tasks};
 use super::track::{
     GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak, gpu_identity, gpu_positions,
     group_by_job,
 };
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey, program_name};
-use crate::wire::{GpuInfo, Owner, Presence, SafeText};
+use crate::wire::{GpuInfo, Owner, Presence, ProcessFacts, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +67,8 @@ pub(crate) struct EndedJob {
     pub(crate) by_reboot: bool,
     /// How often the program has ended in a row after runs of about the same length; 0 if it does not start again and again.
     pub(crate) repeats: u32,
+    /// A model server that an orchestrator or a service manager starts again.
+    pub(crate) is_supervised_server: bool,
 }
 
 /// The end of a program that ran for a short time.
@@ -167,6 +169,7 @@ impl HostTrack {
                 log_path: first.log_path(),
                 by_reboot,
                 repeats: if repeats >= REPEATS { repeats } else { 0 },
+                is_supervised_server: first.info.facts.as_ref().is_some_and(is_supervised_server),
             };
             push_bounded(&mut self.ended, ended);
         }
@@ -206,6 +209,11 @@ impl HostTrack {
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
         if most <= 1.5 * least + 10.0 { lengths.len() as u32 } else { 0 }
     }
+}
+
+fn is_supervised_server(facts: &ProcessFacts) -> bool {
+    let is_supervised = matches!(facts.owner, Some(Owner::Pod { .. } | Owner::Container { .. } | Owner::Service(_)));
+    is_supervised && is_model_server(facts)
 }
 
 /// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.

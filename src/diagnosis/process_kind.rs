@@ -43,6 +43,9 @@ const SERVERS: [&str; 34] = [
     "whisper-server",
 ];
 
+/// Subcommands of these programs that work through a list and end: `vllm run-batch`, `vllm bench`.
+const BATCH_COMMANDS: [&str; 2] = ["run-batch", "bench"];
+
 /// Names of scripts, without `.py`, that people give to the servers that they write.
 const SERVER_SCRIPTS: [&str; 10] =
     ["app", "api", "demo", "server", "serve", "serving", "webui", "web_ui", "gradio_app", "streamlit_app"];
@@ -98,11 +101,17 @@ const RAY_TITLE: &str = "ray::";
 ///
 /// Checks the program, the script or module that an interpreter runs, and the titles that servers give their workers
 /// (`VLLM::Worker`, `sglang::scheduler`). Later arguments do not count: a training run may name a server there.
-fn is_model_server(facts: &ProcessFacts) -> bool {
-    let parents = facts.ancestors.iter().map(|parent| (parent.argv.as_slice(), Some(&parent.name)));
-    std::iter::once((facts.argv.as_slice(), facts.name.as_ref()))
-        .chain(parents)
-        .any(|(argv, name)| is_server_title(name) || is_server_command(argv))
+pub(super) fn is_model_server(facts: &ProcessFacts) -> bool {
+    let parents = || facts.ancestors.iter().map(|parent| (parent.argv.as_slice(), Some(&parent.name)));
+    let all = || std::iter::once((facts.argv.as_slice(), facts.name.as_ref())).chain(parents());
+    all().any(|(argv, name)| is_server_title(name) || is_server_command(argv)) && !all().any(|(argv, _)| is_batch(argv))
+}
+
+/// Whether this command runs a known server's program for a list of prompts. A Python script may come before it.
+fn is_batch(argv: &[SafeText]) -> bool {
+    argv.iter().take(3).zip(argv.iter().skip(1)).any(|(program, command)| {
+        is_server_word(base_name(program)) && BATCH_COMMANDS.contains(&command.as_str())
+    })
 }
 
 /// Whether this process serves models: a known server, a program listed in `model_servers` of hosts.toml, or any
@@ -273,6 +282,18 @@ mod tests {
         ] {
             assert!(is_model_server(&facts(name, argv)), "{argv}");
         }
+    }
+
+    #[test]
+    fn batches_of_the_programs_of_servers_are_not_servers() {
+        let batch = "/usr/bin/python3 /opt/venv/bin/vllm run-batch -i batch.jsonl -o results.jsonl --model m";
+        for argv in [batch, "vllm bench throughput --model m"] {
+            assert!(!is_model_server(&facts("vllm", argv)), "{argv}");
+        }
+        let argv = batch.split_whitespace().map(SafeText::new).collect();
+        let parent = Ancestor { pid: 6, start_ticks: 1, uid: Some(1000), name: "vllm".into(), argv };
+        let engine = ProcessFacts { ancestors: vec![parent], ..facts("VLLM::EngineCor", "VLLM::EngineCore") };
+        assert!(!is_model_server(&engine));
     }
 
     #[test]

@@ -164,20 +164,20 @@ rules! {
                 CPU time shows earlier work; it warns after 40 min. On MIG instances and beside other jobs only the \
                 CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
                 work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
-                with several ranks runs it and it uses no CPU. A server that was busy for long is info after 30 min; \
-                a worker of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained \
-                work and whose log has stopped warn after 45 min. Workers of Ray in the middle of a task, as their \
-                titles tell (`ray::Class.method`), are info after 15 min and warn after 40 min if their log has \
-                stopped, otherwise after 45 min. A server whose clients wait for an answer while its GPUs are idle is \
-                info after 5 min. If at least two of them asked since then, it warns after 12 min and is critical \
-                after 30 min; with one client, or while it reads, writes or computes on the CPU, it warns after 20 \
-                min; if all asked in the last 2 min before, after 40 min. Where connections stay open while it works, \
-                as those for events do, new clients count after 12 min. If it was idle before while clients waited, \
-                and went on by itself, it must be idle for 1.5 times that long, at most an hour. A job that never \
-                used its GPUs, wrote a log, and has no connection and no listening port, is info after 20 min and \
-                warns after 40 min; a single process of Slurm also if it uses one core in a loop; a model server that \
-                never loaded more than a context is info after 30 min and warns after 45 min. While the log of the \
-                job grows, it is info and warns after 45 min.",
+                with several ranks runs it and it uses no CPU, or if its log stopped while it started. A server that \
+                was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more workers \
+                of Ray in one job that were at sustained work and whose log has stopped warn after 45 min. Workers of \
+                Ray in the middle of a task, as their titles tell (`ray::Class.method`), are info after 15 min and \
+                warn after 40 min if their log has stopped, otherwise after 45 min. A server whose clients wait for an \
+                answer while its GPUs are idle is info after 5 min. If at least two of them asked since then, it warns \
+                after 12 min and is critical after 30 min; with one client, or while it reads, writes or computes on \
+                the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min. Where connections \
+                stay open while it works, as those for events do, new clients count after 12 min. If it was idle \
+                before while clients waited, and went on by itself, it must be idle for 1.5 times that long, at most \
+                an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, is \
+                info after 20 min and warns after 40 min; a single process of Slurm also if it uses one core in a \
+                loop; a model server that never loaded more than a context is info after 30 min and warns after 45 \
+                min. While the log of the job grows, it is info and warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -209,10 +209,11 @@ rules! {
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
-                 (above 3 %, or 1 % if its storage is the cause) is info after 25 min if its workers or its storage \
-                 are the cause, or after 35 min if it works in short bursts or its main process uses a whole core. \
-                 Below 10 %, it warns half an hour later if the PSI value is 60 or more. Below 65 % it is info after \
-                 35 min if the workers use 95 % of a core each, on average, while the main process waits.",
+                 (above 3 %, or 1 % if its storage is the cause, or at any if its workers use little CPU at a PSI \
+                 value of 60 or more) is info after 25 min if its workers or its storage are the cause, or after 35 \
+                 min if it works in short bursts or its main process uses a whole core. Below 10 %, it warns half an \
+                 hour later if the PSI value is 60 or more. Below 65 % it is info after 35 min if the workers use 95 % \
+                 of a core each, on average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -264,9 +265,10 @@ rules! {
         title: "workers outlived their job",
         short: "workers outlived their job",
         topic: Job,
-        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen to \
-                lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
-                launcher, power as low as that of a spin is enough.",
+        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
+                to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
+                launcher, power as low as that of a spin is enough; and a worker that lost its launcher more than 5 \
+                min after its start counts whatever its GPUs do once its log has been silent for 20 min.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -296,13 +298,13 @@ rules! {
         title: "GPU memory held for hours without work",
         short: "memory held, no work",
         topic: Job,
-        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within 10 \
-                min does not count), and it uses at most 0.05 CPU cores for each process; a notebook or a server 0.15. \
-                Info after 1 h. Warn after 4 h and critical after 12 h for a notebook, a debugger, a batch job, and a job \
-                that was at sustained work; any other program may wait for requests and warns after 12 h. Always info for \
-                a known model server, for a worker of Ray, Dask or Celery, for a single process that listens on a TCP port \
-                and was not seen training, and for a job of which each process rests or polls on one core without reads or \
-                writes.",
+        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use within \
+                10 min does not count), and it uses at most 0.05 CPU cores for each process; a notebook or a server \
+                0.15. Info after 1 h. Warn after 4 h and critical after 12 h for a notebook, a debugger, a batch job, \
+                and a job that was at sustained work; any other program may wait for requests and warns after 12 h. A \
+                notebook that holds 85 % of a GPU warns after 2 h. Always info for a known model server, for a worker \
+                of Ray, Dask or Celery, for a single process that listens on a TCP port and was not seen training, and \
+                for a job of which each process rests or polls on one core without reads or writes.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",
         not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \
@@ -316,13 +318,13 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within \
-                60 s, the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that \
-                it failed, was preempted or reached its limit. Also when a program ends for the fourth time after \
-                runs of about the same length, within half an hour or four times that length, or within 3 h in a pod, \
-                whose orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU \
-                that it and another job have filled); warn from the eighth time if it is your job or gpufleet logs in \
-                as root.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
+                s, the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it \
+                failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
+                about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
+                orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
+                and another job have filled); warn from the eighth time, or from the fifth for a model server in a \
+                pod, a container or a service that ends within 5 min, if it is your job or gpufleet logs in as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",

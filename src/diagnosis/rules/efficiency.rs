@@ -186,7 +186,19 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
     let cause = cause(context, job);
     let waits_for_storage = matches!(cause, Some(Cause::Storage));
-    let least = if waits_for_storage { STARVED_BY_STORAGE_PERCENT } else { STARVED_PERCENT.0 };
+    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    let is_pressed = waits_for_storage && pressure >= Some(SEVERE_PRESSURE_PERCENT);
+    // A worker that reads with next to no CPU is not a phase of work on the CPUs.
+    let workers_rest = || {
+        let mut workers = context.members(job).filter(|process| process.descendants > Some(0)).peekable();
+        let rest = |process: &ProcessTrack| process.descendants_cpu.is_some_and(|percent| percent <= WORKING_PERCENT);
+        workers.peek().is_some() && workers.all(rest)
+    };
+    let least = match waits_for_storage {
+        true if is_pressed && workers_rest() => 0.0,
+        true => STARVED_BY_STORAGE_PERCENT,
+        false => STARVED_PERCENT.0,
+    };
     let is_slow = (least..STARVED_PERCENT.1).contains(&mean);
     let is_limited = || mean < LIMITED_PERCENT && are_workers_saturated(context, job);
     let Some(cause) = cause.filter(|_| is_slow || is_limited()) else { return };
@@ -208,9 +220,8 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         return;
     }
     let after = if matches!(cause, Cause::Unknown) || !is_slow { UNKNOWN_AFTER } else { 300.0 };
-    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
     // Tasks wait for storage most of the time, and the GPUs do next to nothing.
-    let is_severe = waits_for_storage && mean < RARELY_BUSY_PERCENT && pressure >= Some(SEVERE_PRESSURE_PERCENT);
+    let is_severe = is_pressed && is_slow && mean < RARELY_BUSY_PERCENT;
     let escalation = if is_severe {
         Escalation::two((Severity::Info, after), (Severity::Warn, STARVED_WARN_AFTER))
     } else {

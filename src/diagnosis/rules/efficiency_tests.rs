@@ -70,6 +70,29 @@ fn a_job_that_waits_for_a_slow_disk_from_its_start_warns_after_half_an_hour() {
 }
 
 #[test]
+fn a_worker_in_disk_sleep_warns_although_the_gpus_never_worked() {
+    let fired = |blocked: u32, percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        tester.run_edited(
+            4200.0,
+            |tester, _| {
+                let mut search = process(7, "python run_alphafold.py", &[(0, 1)]);
+                search.reading.cpu_percent = Some(0.3);
+                search.reading.descendants = Some(1);
+                search.reading.descendants_cpu_percent = Some(percent);
+                search.reading.descendants_blocked = Some(blocked);
+                TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 1)], processes: vec![search] }
+            },
+            |snapshot, _| snapshot.host.pressure_io_percent = Some(90.0),
+        );
+        tester.fired().contains(&("input-stall", "warn"))
+    };
+    assert!(fired(1, 7.0));
+    assert!(!fired(0, 640.0), "it searches on the CPUs");
+}
+
+#[test]
 fn verbs_agree_with_the_number_of_gpus_and_workers() {
     // Two MIG instances of different GPUs may have the same index.
     let mut alike = gpus(0..2);

@@ -67,6 +67,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             let after = if is_told_twice { LONGEST_EVALUATION } else { UNSEEN_WARN_AFTER };
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
+        // Its CPU and its log tell that it stopped while it started.
+        _ if job.is_blind && never_began && !job.is_server && !job.is_debugged && tells && unfed.is_none() => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(IDLE_BATCH_WARN_AFTER)))
+        }
         _ if is_unseen || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         // A server whose start hangs does not listen yet.
         _ if job.is_server && never_began => {
@@ -294,6 +298,17 @@ fn serves_on(context: &RuleContext, job: &JobTrack, end: f64) -> Option<u16> {
     job.served_port.filter(|_| is_alone() && !is_batch(context, job) && !job.was_training(end))
 }
 
+/// The share of the memory of a GPU that leaves no room for another job.
+const FULL_SHARE: f64 = 0.85;
+
+/// Whether a job holds so much of one of its GPUs that no other job finds room there.
+fn fills_a_gpu(context: &RuleContext, job: &JobTrack) -> bool {
+    job.gpus.iter().any(|gpu| {
+        let total = context.gpus.get(gpu.position).and_then(|track| track.total_bytes);
+        gpu.memory_bytes.zip(total).is_some_and(|(held, total)| held as f64 >= FULL_SHARE * total as f64)
+    })
+}
+
 fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let limits = &context.limits.idle_hog;
     if job.cores.is_none() || job.gpus.iter().all(|gpu| gpu.memory_bytes.is_none()) {
@@ -320,9 +335,11 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
     let escalation = if job.is_server || job.is_blind || port.is_some() {
         Escalation::one(Severity::Info, limits.info_after)
     } else if is_expected_to_work(context, job) {
+        // A notebook that fills a GPU keeps everybody else away from it.
+        let warn_after = if job.is_notebook && fills_a_gpu(context, job) { 0.5 } else { 1.0 } * limits.warn_after;
         Escalation::three(
             (Severity::Info, limits.info_after),
-            (Severity::Warn, limits.warn_after),
+            (Severity::Warn, warn_after),
             (Severity::Crit, limits.crit_after),
         )
     } else {

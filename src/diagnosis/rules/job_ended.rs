@@ -27,6 +27,9 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 /// The number of ends in a row from which a program that fails again and again warns.
 const LOOP_REPEATS: u32 = 8;
+/// The same for a server that something starts again, if it ran for at most this many seconds: it was not meant to end so soon.
+const SERVER_LOOP_REPEATS: u32 = 5;
+const SERVER_LOOP_SECONDS: f64 = 300.0;
 /// How long an ended job is listed, in seconds.
 const ENDED_RETENTION: f64 = 600.0;
 
@@ -34,10 +37,12 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     let coincidence = coincidence(context, ended);
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
-    let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || ended.repeats >= LOOP_REPEATS;
+    let is_failing_server = ended.is_supervised_server && ended.age.is_some_and(|age| age <= SERVER_LOOP_SECONDS);
+    let is_loop = ended.repeats >= if is_failing_server { SERVER_LOOP_REPEATS } else { LOOP_REPEATS };
+    let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || is_loop;
     // A root login belongs to an administrator, who looks after the services of the host.
     let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
-    let concerns_me = ended.is_mine || (is_root && ended.repeats >= LOOP_REPEATS);
+    let concerns_me = ended.is_mine || (is_root && is_loop);
     let severity = if is_unreported && concerns_me { Severity::Warn } else { Severity::Info };
     let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
     conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
@@ -250,7 +255,7 @@ mod tests {
             tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").count()
         };
         let pod = Owner::Pod { uid: "models-llama".into(), container: None };
-        assert_eq!(fired(Some(pod)), 2, "listed from the fourth end on, and a warning after the eighth");
+        assert_eq!(fired(Some(pod)), 2, "listed from the fourth end on, and a warning after the fifth");
         assert_eq!(fired(None), 0, "somebody starts it again");
     }
 

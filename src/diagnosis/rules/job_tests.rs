@@ -310,6 +310,23 @@ fn idle_hog_rises_from_info_to_warn() {
 }
 
 #[test]
+fn a_notebook_that_fills_a_gpu_warns_after_two_hours() {
+    let severity = |gib: u64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        tester.run(8000.0, |tester, _| {
+            let notebook = process(7, "python -m ipykernel_launcher", &[(0, gib)]);
+            let mut sample = TestSample { gpus: vec![tester.gpu(0, 70.0, 0, gib)], processes: vec![notebook] };
+            sample.processes[0].reading.cpu_percent = Some(0.4);
+            sample
+        });
+        tester.firing()
+    };
+    assert_eq!(severity(74), [("idle-hog", "warn")], "74 of 80 GiB");
+    assert_eq!(severity(60), [("idle-hog", "info")]);
+}
+
+#[test]
 fn an_occasional_notebook_cell_is_work() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.interval = 10.0;

@@ -5,7 +5,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{GpuTrack, ProcessTrack, gpu_positions, group_by_job};
+use crate::diagnosis::track::{GpuTrack, LogTrack, ProcessTrack, gpu_positions, group_by_job};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
@@ -269,7 +269,18 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         };
         is_unused || context.gpus.get(*position).is_some_and(waits)
     });
-    is_idle && (is_worker || is_titled || process.lost_parent())
+    (is_idle || is_silent(context, process)) && (is_worker || is_titled || process.lost_parent())
+}
+
+/// How long an orphan has written no log before it counts as stuck whatever its GPUs do, in seconds.
+const ORPHAN_SILENT: f64 = 1200.0;
+
+/// Whether a process stopped writing its log after it lost its launcher: nobody sees what it computes.
+fn is_silent(context: &RuleContext, process: &ProcessTrack) -> bool {
+    let t = context.sample_time.t;
+    let is_silent =
+        |log: &LogTrack| log.is_growing(t) == Some(false) && log.age(t).is_some_and(|age| age >= ORPHAN_SILENT);
+    process.lost_parent_late() && process.log.as_deref().is_some_and(is_silent)
 }
 
 fn is_shell(name: &str) -> bool {
@@ -280,11 +291,18 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     let escalation = Escalation::one(Severity::Warn, context.limits.orphan_holding_gpu.warn_after);
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0);
     conditions.met(RuleId::OrphanHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
+        let is_busy = members.iter().flat_map(|process| &process.positions).any(|position| {
+            context.gpus.get(*position).is_some_and(|gpu| gpu.utilization > Some(5) && gpu.spin_run.is_none())
+        });
+        let since = members.iter().filter_map(|process| process.log.as_deref()?.age(context.sample_time.t));
+        let what = match since.reduce(f64::min).filter(|_| is_busy) {
+            Some(silent) => format!("has written no log for {}, keeps its GPUs busy", duration(silent)),
+            None => format!("has done nothing on its GPUs for {}", duration(lasted)),
+        };
         let sentence = format!(
-            "{} lost its parent, has done nothing on its GPUs for {} and holds {}",
+            "{} lost its parent, {what} and holds {}",
             format_members(job, members),
-            duration(lasted),
-            format_held_memory(members),
+            format_held_memory(members)
         );
         let pids: Vec<String> = members.iter().map(|process| process.key.pid.to_string()).collect();
         process_details(context, job, members, sentence, format!("kill {}", pids.join(" ")))

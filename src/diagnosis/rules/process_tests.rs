@@ -196,6 +196,33 @@ fn workers_of_a_service_or_a_container_that_lose_their_parent_late_are_orphans()
 }
 
 #[test]
+fn ranks_that_lost_their_launcher_and_write_no_log_are_orphans_although_they_compute() {
+    let fired = |log_stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        let sample = |tester: &mut RuleTester, parent: u32, name: &str, log_age: f64| {
+            let mut rank = worker(7, parent, name);
+            rank.facts.argv = ["yank", "script"].map(Into::into).to_vec();
+            rank.facts.log_path = Some("/home/alice/run.log".into());
+            rank.reading.cpu_percent = Some(100.0);
+            rank.reading.log_age_seconds = Some(log_age);
+            TestSample { gpus: vec![tester.gpu(80, 400.0, 35, 40)], processes: vec![rank] }
+        };
+        tester.run(600.0, |tester, t| sample(tester, 6, "mpirun", (t % 20.0).trunc()));
+        let silent = |passed: f64| if log_stops { passed.trunc() } else { (passed % 20.0).trunc() };
+        tester.run(1100.0, |tester, passed| sample(tester, 1, "systemd", silent(passed)));
+        assert_eq!(tester.fired(), []);
+        tester.run(900.0, |tester, passed| sample(tester, 1, "systemd", silent(1100.0 + passed)));
+        let finding = tester.firing().contains(&("orphan-holding-gpu", "warn"));
+        finding.then(|| tester.finding("orphan-holding-gpu").sentence.to_string())
+    };
+    let sentence = fired(true).expect("an orphan");
+    assert!(sentence.contains(" lost its parent, has written no log for 3"), "{sentence}");
+    assert!(sentence.ends_with(" min, keeps its GPUs busy and holds 10 GiB of GPU memory"), "{sentence}");
+    assert_eq!(fired(false), None, "its owner lets it run");
+}
+
+#[test]
 fn processes_meant_to_outlive_their_parent_are_not_orphans() {
     let nohup = TestProcess {
         facts: crate::wire::ProcessFacts { ignores_hangup: Some(true), ..worker(7, 1, "systemd").facts },
