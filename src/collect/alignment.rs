@@ -7,9 +7,9 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The part of the window that each host adds: 100 ms for 16 hosts. Snapshots that arrive all at once would make the
+/// The part of the window that each host adds: 50 ms for 16 hosts. Snapshots that arrive all at once would make the
 /// controller, and a jump host on the way, busy for a moment and idle for the rest of the interval.
-const WINDOW_PER_HOST: Duration = Duration::from_micros(6250);
+const WINDOW_PER_HOST: Duration = Duration::from_micros(3125);
 /// Smaller deviations are not corrected: they are the variation of the sampling time and of the network.
 const TOLERANCE_SECONDS: f64 = 0.01;
 /// The number of snapshots between two corrections. Their median leaves out the few that the network or the driver delayed.
@@ -123,18 +123,18 @@ mod tests {
 
     #[test]
     fn the_window_grows_with_the_hosts_up_to_the_interval() {
-        assert_eq!(arrival_window(16, SECOND), ms(100));
-        assert_eq!(arrival_window(64, 2 * SECOND), ms(400));
+        assert_eq!(arrival_window(16, SECOND), ms(50));
+        assert_eq!(arrival_window(64, 2 * SECOND), ms(200));
         assert_eq!(arrival_window(1000, SECOND), SECOND);
-        assert_eq!(arrival_window(16, ms(250)), ms(100));
+        assert_eq!(arrival_window(16, ms(250)), ms(50));
         assert_eq!(arrival_window(usize::MAX, SECOND), SECOND);
     }
 
     #[test]
     fn the_first_snapshot_moves_the_schedule_to_the_slot_before_it() {
-        // The slot of host 8 of 16 begins 50 ms after the origin.
+        // The slot of host 8 of 16 begins 25 ms after the origin.
         for (arrival, correction) in
-            [(50, None), (3350, Some(-300)), (3850, Some(-800)), (7059, None), (7061, Some(-11))]
+            [(25, None), (3325, Some(-300)), (3825, Some(-800)), (7034, None), (7036, Some(-11))]
         {
             assert_eq!(corrections(&mut Alignment::new(slot(8, 16)), [arrival]), [correction], "{arrival}");
         }

@@ -42,7 +42,7 @@ impl FrameBudget {
 }
 
 /// Decides when to draw: at once for user input, and once per interval for the readings, when those of all hosts have arrived or
-/// their window is over. Late readings get a frame later. If the window is longer than [`DRAW_PERIOD`] (from 54 hosts on), there
+/// their window is over. Late readings get a frame later. If the window is longer than [`DRAW_PERIOD`] (from 107 hosts on), there
 /// are up to three frames a second.
 pub(super) struct RedrawScheduler {
     last_draw: Option<Instant>,
