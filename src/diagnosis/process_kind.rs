@@ -109,9 +109,10 @@ pub(super) fn is_model_server(facts: &ProcessFacts) -> bool {
 
 /// Whether this command runs a known server's program for a list of prompts. A Python script may come before it.
 fn is_batch(argv: &[SafeText]) -> bool {
-    argv.iter().take(3).zip(argv.iter().skip(1)).any(|(program, command)| {
-        is_server_word(base_name(program)) && BATCH_COMMANDS.contains(&command.as_str())
-    })
+    argv.iter()
+        .take(3)
+        .zip(argv.iter().skip(1))
+        .any(|(program, command)| is_server_word(base_name(program)) && BATCH_COMMANDS.contains(&command.as_str()))
 }
 
 /// Whether this process serves models: a known server, a program listed in `model_servers` of hosts.toml, or any

@@ -194,14 +194,15 @@ rules! {
         title: "GPUs wait for input data",
         short: "waits for input data",
         topic: Job,
-        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The finding \
-                names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % busy), storage \
-                (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or \
-                unknown. A job that stopped at once is info first and warns after half an hour, since it may evaluate or \
-                prepare data; later if it paused that long before. Info at less than half of the earlier utilisation for \
-                20 min, or for 35 min if the cause is unknown; it warns 10 min later if twice as many tasks as CPUs want \
-                to run. Info while the GPUs do nothing at all and the workers use the CPU, or its only process a whole core: \
-                they finish something.",
+        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
+                finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
+                busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
+                20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
+                it may evaluate or prepare data; later if it paused that long before. Info at less than half of the \
+                earlier utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if twice \
+                as many tasks as CPUs want to run, or if less than 40 % is left and the PSI value is 35 or more. Info \
+                while tasks wait for memory (a PSI value `memory some avg60` of 10 or more), and while the GPUs do \
+                nothing at all and the workers use the CPU, or its only process a whole core: they finish something.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
@@ -286,7 +287,7 @@ rules! {
                 if the GPU is at 90 % or more without a process, with any amount of memory; info if it draws the power \
                 of work and the driver has never listed a process on this host, as under WSL.",
         means: "A process died and the driver did not release its memory, or the memory belongs to a container or a \
-               user whose processes are not visible.",
+               user whose processes are not visible. Not while the GPU memory of a rank grows.",
         next: "Run `fuser -v /dev/nvidiaN` as root to see which processes have the device open. If there is no \
               process, reset the GPU.",
         not: "the seconds after a process ends, MIG, MPS, unified memory",
@@ -712,7 +713,9 @@ rules! {
         title: "two jobs compute on one GPU",
         short: "two jobs on one GPU",
         topic: Job,
-        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each. Always info.",
+        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to \
+              different users and one of them had 70 % or more of the GPU for 10 min before the other came, and has at \
+              most 65 % of that left.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -754,8 +757,9 @@ rules! {
         title: "too many programs want the CPUs",
         short: "CPUs overloaded",
         topic: Host,
-        fires: "For 10 min the CPUs are at 90 % or more, and the load average is at least 1.5 times the number of CPUs. \
-               Always info.",
+        fires: "For 10 min the CPUs are at 90 % or more, and the load average is at least 1.5 times the number of \
+               CPUs: info. It warns after 25 min if the load is twice the number of CPUs and the GPUs of a job are, \
+               for 20 min, less than 75 % as busy as before.",
         means: "Data loaders and launch threads of GPU jobs wait for a CPU: the GPUs rest.",
         next: "Run `top` and see who uses the CPUs. Use fewer data loader workers, or `nice`.",
         not: "a high load of programs that wait for a disk, a short compile",

@@ -13,6 +13,15 @@ const MIN_STALL_SECONDS: f64 = 120.0;
 
 /// The share of the earlier utilisation below which a job counts as slow if its workers or its storage are the reason.
 const HALF_SPEED: f64 = 0.5;
+/// The same for a job on a host where far more tasks than CPUs want to run.
+const CROWDED_SPEED: f32 = 0.75;
+/// A job that has less than this share left warns if tasks wait for storage this much of the time, in percent, after this time in
+/// seconds.
+const SLOW_STORAGE_SPEED: f64 = 0.4;
+const SLOW_STORAGE_PRESSURE: f32 = 35.0;
+const SLOW_STORAGE_WARN_AFTER: f64 = 600.0;
+/// From this PSI value `memory some avg60`, tasks wait for memory and not for their input.
+const MEMORY_PRESSURE_PERCENT: f32 = 10.0;
 /// The utilisation of a job that waits for data from the start: it works, but rarely.
 const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
 /// The least utilisation of such a job if its storage is the reason, in percent.
@@ -114,6 +123,16 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     }
     let Some(cause) = cause else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
+    let host = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
+    let pressures =
+        (host.and_then(|host| host.pressure_io_percent), host.and_then(|host| host.pressure_memory_percent));
+    let is_held_up_by_storage = || {
+        matches!(cause, Cause::Storage)
+            && pressures.1.is_none_or(|percent| percent < MEMORY_PRESSURE_PERCENT)
+            && pressures.0 >= Some(SLOW_STORAGE_PRESSURE)
+            && mean_utilization(context, job, HALF_SPEED_WINDOW)
+                .is_some_and(|mean| f64::from(mean) < SLOW_STORAGE_SPEED * f64::from(earlier))
+    };
     // A job at 0 % may evaluate or prepare data. One that paused before and went on by itself may pause as long again.
     let is_stopped = job.was_quiet(t, limits.warn_after);
     let patience = (1.5 * f64::from(job.longest_quiet) - limits.warn_after).max(STOPPED_WARN_AFTER);
@@ -123,7 +142,12 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         (false, _) if matches!(cause, Cause::Cpu) && is_overloaded(context) => {
             Escalation::two((Severity::Info, 0.0), (Severity::Warn, OVERLOADED_WARN_AFTER))
         }
+        (false, _) if is_held_up_by_storage() => {
+            Escalation::two((Severity::Info, 0.0), (Severity::Warn, SLOW_STORAGE_WARN_AFTER))
+        }
         (false, _) => Escalation::one(Severity::Info, 0.0),
+        // The finding about the memory of the host tells it.
+        (true, _) if pressures.1 >= Some(MEMORY_PRESSURE_PERCENT) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         // It does something that needs no GPU.
         (true, _) if works_without_the_gpu(context, job) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
@@ -172,6 +196,25 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     let is_alone = job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
     let works = workers >= WORKING_PERCENT || (is_alone && context.members(job).any(computes));
     works && job.gpus.iter().all(rests)
+}
+
+/// A job that became slower on a host where far more tasks want the CPUs than there are, with its present and its earlier mean
+/// utilisation in percent.
+pub(super) fn slowed_by_the_cpus<'a>(context: &RuleContext<'a>) -> Option<(&'a JobTrack, f32, f32)> {
+    if !is_overloaded(context) {
+        return None;
+    }
+    context.jobs.iter().filter(|job| job.is_readable && !job.is_server && !job.is_notebook).find_map(|job| {
+        let known = |gpu: &JobGpu| {
+            let is_known = gpu.is_exclusive && gpu.baseline.utilization_seconds() >= 300.0;
+            gpu.baseline.median_utilization().filter(|_| is_known)
+        };
+        let medians: Vec<f32> = job.gpus.iter().map(known).collect::<Option<_>>()?;
+        let earlier = medians.iter().sum::<f32>() / medians.len().max(1) as f32;
+        let mean = mean_utilization(context, job, HALF_SPEED_WINDOW)?;
+        let is_slowed = f64::from(earlier) >= context.limits.input_stall.earlier && mean < CROWDED_SPEED * earlier;
+        is_slowed.then_some((job, mean, earlier))
+    })
 }
 
 /// Whether far more tasks want the CPUs of the host than there are.

@@ -70,6 +70,24 @@ fn a_job_that_waits_for_a_slow_disk_from_its_start_warns_after_half_an_hour() {
 }
 
 #[test]
+fn a_job_at_a_third_of_its_speed_warns_if_its_storage_is_the_reason() {
+    let fired = |percent: u8, pressure: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run_edited(
+            2400.0,
+            |tester, _| TestSample { gpus: vec![tester.gpu(percent, 200.0, 10, 60)], processes: job(8, 15.0, 4) },
+            |snapshot, _| snapshot.host.pressure_io_percent = Some(pressure),
+        );
+        tester.fired().contains(&("input-stall", "warn"))
+    };
+    assert!(fired(28, 50.0));
+    assert!(!fired(28, 25.0));
+    assert!(!fired(45, 50.0));
+}
+
+#[test]
 fn a_worker_in_disk_sleep_warns_although_the_gpus_never_worked() {
     let fired = |blocked: u32, percent: f32| {
         let mut tester = RuleTester::new(gpus(0..1));

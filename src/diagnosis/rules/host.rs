@@ -1,6 +1,7 @@
 //! CPUs, memory, filesystems and allocations of a host: host-overloaded, host-ram-low, host-thrashing, host-rebooted,
 //! oom-kill, disk-full, nfs-hang, slurm-unused.
 
+use super::efficiency::slowed_by_the_cpus;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
@@ -60,6 +61,9 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
     });
 }
 
+/// How long the CPUs must be overloaded before it warns if a job on the GPUs became slower, in seconds.
+const SLOWED_WARN_AFTER: f64 = 1500.0;
+
 fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
     let limits = &context.limits.host_overloaded;
     let reading = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
@@ -72,13 +76,23 @@ fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
     if f64::from(percent) < limits.cpu || f64::from(load) < limits.load * f64::from(cpus) {
         return;
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 120.0);
+    let slowed = slowed_by_the_cpus(context);
+    let escalation = if slowed.is_some() {
+        Escalation::two((Severity::Info, limits.after), (Severity::Warn, SLOWED_WARN_AFTER))
+    } else {
+        Escalation::one(Severity::Info, limits.after)
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Certain, 120.0);
     conditions.met(RuleId::HostOverloaded, &FindingTarget::Host, evaluation, |lasted, _| {
         let sentence = format!(
-            "{load:.0} tasks have wanted the {} for {}, which {} {percent:.0} % busy",
+            "{load:.0} tasks have wanted the {} for {}, which {} {percent:.0} % busy{}",
             if cpus == 1 { "CPU".to_owned() } else { format!("{cpus} CPUs") },
             duration(lasted),
             if cpus == 1 { "is" } else { "are" },
+            slowed.map_or_else(String::new, |(job, mean, earlier)| format!(
+                "; the GPUs of {} are {mean:.0} % busy and were {earlier:.0} %",
+                context.format_job(job)
+            )),
         );
         let figures = format!("load {load:.0} of {cpus} CPUs");
         host_details(sentence, "top -b -n 1 | head -20".to_owned()).with_figures(figures)
@@ -478,6 +492,28 @@ mod tests {
             let expected: &[(&str, &str)] = if fires { &[("host-overloaded", "info")] } else { &[] };
             assert_eq!(tester.firing(), expected, "{load} {percent}");
         }
+    }
+
+    #[test]
+    fn too_many_tasks_warn_if_they_slow_a_job() {
+        let fired = |percent: u8| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.set_cpu_count(64);
+            tester.interval = 5.0;
+            let sample = |tester: &mut RuleTester, percent: u8| TestSample {
+                gpus: vec![tester.gpu(percent, 400.0, 30, 40)],
+                processes: vec![process(7, "python train.py", &[(0, 40)])],
+            };
+            tester.run(2400.0, |tester, _| sample(tester, 97));
+            tester.run_edited(
+                2000.0,
+                |tester, _| sample(tester, percent),
+                |snapshot, _| (snapshot.host.load_1, snapshot.host.cpu_percent) = (Some(230.0), Some(99.0)),
+            );
+            tester.firing()
+        };
+        assert!(fired(60).contains(&("host-overloaded", "warn")), "{:?}", fired(60));
+        assert!(fired(90).contains(&("host-overloaded", "info")), "{:?}", fired(90));
     }
 
     #[test]

@@ -94,7 +94,9 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             Escalation::one(Severity::Info, crit_after)
         }
         _ if is_idle_batch || never_began => {
-            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(IDLE_BATCH_WARN_AFTER)))
+            let has_loaded = !job.gpus.iter().all(holds_only_a_context);
+            let after = if never_began && !has_loaded { CONTEXT_WARN_AFTER } else { IDLE_BATCH_WARN_AFTER };
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         // It may wait for a slow service. Some jobs write heartbeats while they hang.
         _ if context.is_log_growing(job) => {
@@ -179,7 +181,13 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
     let is_judged =
         is_new && !has_begun && !is_waiter && (are_ranks || (is_batch(context, job) && has_ranks(context, job)));
+    let t = context.sample_time.t;
+    let loads = |process: &ProcessTrack| process.memory_grew_at.is_some_and(|at| t - at <= LOADING_SECONDS);
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
+    if context.members(job).any(loads) {
+        conditions.unknown(RuleId::RendezvousStuck, target);
+        return;
+    }
     // Ranks that use a core may compile or prepare data. Their reads, writes and logs tell, where they can be seen.
     let is_seen = context.members(job).all(ProcessTrack::shows_io);
     let escalation = match job.stalled_run {
@@ -208,6 +216,10 @@ const CONTEXT_BYTES: u64 = 2 << 30;
 
 /// How long a batch job that was never seen at work must have done nothing before it warns, in seconds.
 const IDLE_BATCH_WARN_AFTER: f64 = 2400.0;
+/// The same for a job that has loaded nothing and whose log has stopped.
+const CONTEXT_WARN_AFTER: f64 = 2100.0;
+/// Ranks whose GPU memory grew within this time load something, in seconds.
+const LOADING_SECONDS: f64 = 300.0;
 /// A process that used this share of a core over its life, and lived for this many seconds before it was first seen, had
 /// worked.
 const LIFE_CORES: f64 = 0.3;

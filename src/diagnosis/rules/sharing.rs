@@ -32,12 +32,47 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     if jobs.len() < 2 || context.host.processes().any(is_mps) {
         return;
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 300.0);
+    let slowed = slowed_by_another_user(context, &jobs, position);
+    let severity = if slowed.is_some() { Severity::Warn } else { Severity::Info };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 300.0);
     conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
         let names: Vec<String> = jobs.iter().map(|job| context.format_job(job)).collect();
-        let sentence = format!("{} is shared by {}", context.format_gpus([position]), names.join(" and "));
+        let slowed = slowed.map_or_else(String::new, |(job, earlier, now)| {
+            format!("; {} has {now} % of it and had {earlier:.0} % before", context.format_job(job))
+        });
+        let sentence = format!("{} is shared by {}{slowed}", context.format_gpus([position]), names.join(" and "));
         context.gpu_details(position, sentence, "gpufleet free".to_owned())
     });
+}
+
+/// The earlier utilisation of a job that had a GPU for itself, in percent, and the share of it at most that it has left.
+const ALONE_PERCENT: f32 = 70.0;
+const SLOWED_SHARE: f32 = 0.65;
+/// How long it was seen alone, in seconds.
+const ALONE_SECONDS: f64 = 600.0;
+
+/// The job that lost much of a GPU to the job of another user, with its earlier and its present share in percent. One user may
+/// share a GPU on purpose.
+fn slowed_by_another_user<'a>(
+    context: &RuleContext,
+    jobs: &[&'a JobTrack],
+    position: usize,
+) -> Option<(&'a JobTrack, f32, u8)> {
+    let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
+    let first = jobs.first().and_then(|job| user(job))?;
+    if jobs.iter().all(|job| user(job).as_ref() == Some(&first)) {
+        return None;
+    }
+    jobs.iter().find_map(|job| {
+        // The other one came while this one had worked for a while.
+        if !jobs.iter().any(|other| other.first_seen >= job.first_seen + ALONE_SECONDS) {
+            return None;
+        }
+        let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
+        let earlier = gpu.baseline.median_utilization().filter(|_| gpu.baseline.utilization_seconds() >= 300.0)?;
+        let now = gpu.activity?;
+        (earlier >= ALONE_PERCENT && f32::from(now) <= SLOWED_SHARE * earlier).then_some((*job, earlier, now))
+    })
 }
 
 fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
@@ -110,6 +145,30 @@ mod tests {
         };
         assert_eq!(run([50, 45]), [("gpu-shared", "info")]);
         assert_eq!(run([95, 2]), [], "an idle notebook beside a job");
+    }
+
+    #[test]
+    fn a_job_of_another_user_that_takes_half_of_a_gpu_warns() {
+        let run = |user: &str, share: u8| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 5.0;
+            let job = |pid: u32, user: &str, share: u8| {
+                let mut job = process(pid, "python a.py", &[(0, 30)]);
+                job.facts.user = Some(user.into());
+                job.gpus[0].sm_percent = Some(share);
+                job
+            };
+            let sample = |tester: &mut RuleTester, processes| TestSample {
+                gpus: vec![tester.gpu(97, 500.0, 40, 60)],
+                processes,
+            };
+            tester.run(2400.0, |tester, _| sample(tester, vec![job(7, "alice", 94)]));
+            tester.run(1000.0, |tester, _| sample(tester, vec![job(7, "alice", share), job(8, user, 45)]));
+            tester.firing()
+        };
+        assert_eq!(run("bob", 48), [("gpu-shared", "warn")]);
+        assert_eq!(run("alice", 48), [("gpu-shared", "info")], "one user may do so on purpose");
+        assert_eq!(run("bob", 80), [("gpu-shared", "info")]);
     }
 
     #[test]

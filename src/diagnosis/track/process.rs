@@ -6,6 +6,8 @@ use crate::fleet::{JobKey, Process, ProcessInfo, ProcessKey, program_name};
 use crate::wire::{Owner, Presence, ProcessState, SafeText};
 use std::sync::Arc;
 
+/// The growth of GPU memory that is more than that of a pool.
+const GROWTH_BYTES: u64 = 256 << 20;
 /// The time constant, in seconds, for smoothing CPU usage: a heartbeat thread that wakes up is not work.
 const CPU_SECONDS: f64 = 60.0;
 /// A program that goes to the background, or a launcher that ends by plan, does so within this time of its start, in seconds.
@@ -50,6 +52,9 @@ pub(crate) struct ProcessTrack {
     /// Since when the process has held the memory of `job_ended.memory`.
     pub(crate) held_since: Option<f64>,
     pub(crate) most_memory: u64,
+    /// When its memory last grew by at least [`GROWTH_BYTES`], and how much it had then.
+    pub(crate) memory_grew_at: Option<f64>,
+    grown_memory: u64,
     /// The CPU cores used by the process and its descendants, now and smoothed.
     pub(crate) cores: Option<f64>,
     pub(crate) smoothed_cores: Option<f64>,
@@ -279,6 +284,8 @@ impl ProcessTrack {
             memory_bytes: None,
             held_since: None,
             most_memory: 0,
+            memory_grew_at: None,
+            grown_memory: 0,
             cores: None,
             smoothed_cores: None,
             cpu_seconds: None,
@@ -383,6 +390,11 @@ impl ProcessTrack {
         self.memory_bytes = process.gpu_memory_bytes();
         let held = self.memory_bytes.unwrap_or(0);
         self.most_memory = self.most_memory.max(held);
+        if held >= self.grown_memory + GROWTH_BYTES {
+            // The memory in the first reading did not grow while it was watched.
+            self.memory_grew_at = (self.first_seen < t).then_some(t);
+            self.grown_memory = held;
+        }
         if held < held_bytes {
             self.held_since = None;
         } else if self.held_since.is_none() {
