@@ -394,8 +394,10 @@ fn a_group_sees_what_is_shared_and_other_accounts_see_nothing() {
     collector.end();
     let hosts = lab.hosts_toml("share = \"commands\"");
     let _collector = start_collector(&lab, &hosts, &["--socket-group", "65534"]);
-    let text = picture_of_nobody(&lab);
-    assert!(text.contains("[\"sleep\",\"3600\"]"), "{text}");
+    // The arguments follow the first snapshot, too.
+    wait_until("the arguments", String::new, || {
+        Some(picture_of_nobody(&lab)).filter(|text| text.contains("[\"sleep\",\"3600\"]"))
+    });
 }
 
 /// A machine for the collector, on which gpufleet can be started.

@@ -13,7 +13,7 @@ const MIN_STALL_SECONDS: f64 = 120.0;
 
 /// The share of the earlier utilisation below which a job counts as slow if its workers or its storage are the reason.
 const HALF_SPEED: f64 = 0.5;
-/// The same for a job on a host where far more tasks than CPUs want to run.
+/// As [`HALF_SPEED`], for a job on a host where far more tasks than CPUs want to run.
 const CROWDED_SPEED: f32 = 0.75;
 /// A job that has less than this share left warns if tasks wait for storage this much of the time, in percent, after this time in
 /// seconds.

@@ -77,7 +77,12 @@ fn a_job_at_a_third_of_its_speed_warns_if_its_storage_is_the_reason() {
         tester.run(2400.0, |tester, _| works(tester));
         tester.run_edited(
             2400.0,
-            |tester, _| TestSample { gpus: vec![tester.gpu(percent, 200.0, 10, 60)], processes: job(8, 15.0, 4) },
+            |tester, t| {
+                // A steady level would look like a loop.
+                let (change, watts) = if t % 40.0 < 20.0 { (12, 260.0) } else { (-12, 140.0) };
+                let gpu = tester.gpu(percent.saturating_add_signed(change), watts, 10, 60);
+                TestSample { gpus: vec![gpu], processes: job(8, 15.0, 4) }
+            },
             |snapshot, _| snapshot.host.pressure_io_percent = Some(pressure),
         );
         tester.fired().contains(&("input-stall", "warn"))

@@ -216,7 +216,7 @@ const CONTEXT_BYTES: u64 = 2 << 30;
 
 /// How long a batch job that was never seen at work must have done nothing before it warns, in seconds.
 const IDLE_BATCH_WARN_AFTER: f64 = 2400.0;
-/// The same for a job that has loaded nothing and whose log has stopped.
+/// As [`IDLE_BATCH_WARN_AFTER`], for a job that has loaded nothing and whose log has stopped.
 const CONTEXT_WARN_AFTER: f64 = 2100.0;
 /// Ranks whose GPU memory grew within this time load something, in seconds.
 const LOADING_SECONDS: f64 = 300.0;

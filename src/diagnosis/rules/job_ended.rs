@@ -27,7 +27,8 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 /// The number of ends in a row from which a program that fails again and again warns.
 const LOOP_REPEATS: u32 = 8;
-/// The same for a server that something starts again, if it ran for at most this many seconds: it was not meant to end so soon.
+/// As [`LOOP_REPEATS`], for a server that something starts again, if it ran for at most this many seconds: it was not meant to end
+/// so soon.
 const SERVER_LOOP_REPEATS: u32 = 5;
 const SERVER_LOOP_SECONDS: f64 = 300.0;
 /// How long an ended job is listed, in seconds.
