@@ -2,7 +2,9 @@
 
 use super::condition::SampleTime;
 use super::conditions::Conditions;
-use super::process_kind::{is_debugged, is_model_server, is_notebook, served_port, serves_models, waits_for_tasks};
+use super::process_kind::{
+    is_debugged, is_model_server, is_notebook, is_supervised, served_port, serves_models, waits_for_tasks,
+};
 use super::track::{
     GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak, gpu_identity, gpu_positions,
     group_by_job,
@@ -156,6 +158,7 @@ impl HostTrack {
             if is_short && repeats < REPEATS {
                 continue;
             }
+            let is_supervised_server = |facts: &ProcessFacts| is_supervised(facts) && is_model_server(facts);
             let ended = EndedJob {
                 job: job.clone(),
                 last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
@@ -209,11 +212,6 @@ impl HostTrack {
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
         if most <= 1.5 * least + 10.0 { lengths.len() as u32 } else { 0 }
     }
-}
-
-fn is_supervised_server(facts: &ProcessFacts) -> bool {
-    let is_supervised = matches!(facts.owner, Some(Owner::Pod { .. } | Owner::Container { .. } | Owner::Service(_)));
-    is_supervised && is_model_server(facts)
 }
 
 /// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.

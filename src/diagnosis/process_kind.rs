@@ -2,7 +2,7 @@
 
 use crate::config::Thresholds;
 use crate::fleet::{Process, program_name};
-use crate::wire::{ProcessFacts, SafeText};
+use crate::wire::{Owner, ProcessFacts, SafeText};
 
 /// Programs and Python modules that serve models, as named on a command line.
 const SERVERS: [&str; 34] = [
@@ -113,6 +113,11 @@ fn is_batch(argv: &[SafeText]) -> bool {
         .take(3)
         .zip(argv.iter().skip(1))
         .any(|(program, command)| is_server_word(base_name(program)) && BATCH_COMMANDS.contains(&command.as_str()))
+}
+
+/// Whether a service manager, a container engine or an orchestrator runs this process, and may start it again.
+pub(super) fn is_supervised(facts: &ProcessFacts) -> bool {
+    matches!(facts.owner, Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. }))
 }
 
 /// Whether this process serves models: a known server, a program listed in `model_servers` of hosts.toml, or any

@@ -7,6 +7,7 @@ use crate::diagnosis::rule_context::{RuleContext, counted, duration};
 use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::Host;
+use crate::wire::HostReading;
 
 /// How long the condition must hold after the mean over the whole window has fallen, in seconds.
 const MIN_STALL_SECONDS: f64 = 120.0;
@@ -83,9 +84,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     if age < limits.young || t - job.first_seen < limits.warn_after {
         return;
     }
-    let is_known = |gpu: &&JobGpu| gpu.baseline.utilization_seconds() >= 300.0;
-    let medians: Vec<f32> =
-        job.gpus.iter().filter(is_known).filter_map(|gpu| gpu.baseline.median_utilization()).collect();
+    let medians: Vec<f32> = job.gpus.iter().filter_map(|gpu| gpu.baseline.known_utilization()).collect();
     if medians.len() * 2 < job.gpus.len() || medians.is_empty() {
         starved_from_the_start(context, conditions, job, target);
         return;
@@ -123,13 +122,11 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     }
     let Some(cause) = cause else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
-    let host = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
-    let pressures =
-        (host.and_then(|host| host.pressure_io_percent), host.and_then(|host| host.pressure_memory_percent));
+    let lacks_memory = reading(context, |host| host.pressure_memory_percent) >= Some(MEMORY_PRESSURE_PERCENT);
     let is_held_up_by_storage = || {
         matches!(cause, Cause::Storage)
-            && pressures.1.is_none_or(|percent| percent < MEMORY_PRESSURE_PERCENT)
-            && pressures.0 >= Some(SLOW_STORAGE_PRESSURE)
+            && !lacks_memory
+            && reading(context, |host| host.pressure_io_percent) >= Some(SLOW_STORAGE_PRESSURE)
             && mean_utilization(context, job, HALF_SPEED_WINDOW)
                 .is_some_and(|mean| f64::from(mean) < SLOW_STORAGE_SPEED * f64::from(earlier))
     };
@@ -147,7 +144,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         }
         (false, _) => Escalation::one(Severity::Info, 0.0),
         // The finding about the memory of the host tells it.
-        (true, _) if pressures.1 >= Some(MEMORY_PRESSURE_PERCENT) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
+        (true, _) if lacks_memory => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         // It does something that needs no GPU.
         (true, _) if works_without_the_gpu(context, job) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
@@ -205,10 +202,7 @@ pub(super) fn slowed_by_the_cpus<'a>(context: &RuleContext<'a>) -> Option<(&'a J
         return None;
     }
     context.jobs.iter().filter(|job| job.is_readable && !job.is_server && !job.is_notebook).find_map(|job| {
-        let known = |gpu: &JobGpu| {
-            let is_known = gpu.is_exclusive && gpu.baseline.utilization_seconds() >= 300.0;
-            gpu.baseline.median_utilization().filter(|_| is_known)
-        };
+        let known = |gpu: &JobGpu| gpu.baseline.known_utilization().filter(|_| gpu.is_exclusive);
         let medians: Vec<f32> = job.gpus.iter().map(known).collect::<Option<_>>()?;
         let earlier = medians.iter().sum::<f32>() / medians.len().max(1) as f32;
         let mean = mean_utilization(context, job, HALF_SPEED_WINDOW)?;
@@ -217,10 +211,15 @@ pub(super) fn slowed_by_the_cpus<'a>(context: &RuleContext<'a>) -> Option<(&'a J
     })
 }
 
+/// A reading of the host, from its last snapshot.
+fn reading(context: &RuleContext, field: impl Fn(&HostReading) -> Option<f32>) -> Option<f32> {
+    context.host.snapshot.as_ref().and_then(|snapshot| field(&snapshot.host))
+}
+
 /// Whether far more tasks want the CPUs of the host than there are.
 fn is_overloaded(context: &RuleContext) -> bool {
     let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count);
-    let load = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.load_1);
+    let load = reading(context, |host| host.load_1);
     load.zip(cpus).is_some_and(|(load, cpus)| f64::from(load) >= OVERLOADED_TASKS * f64::from(cpus))
 }
 
@@ -229,7 +228,7 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
     let cause = cause(context, job);
     let waits_for_storage = matches!(cause, Some(Cause::Storage));
-    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    let pressure = reading(context, |host| host.pressure_io_percent);
     let is_pressed = waits_for_storage && pressure >= Some(SEVERE_PRESSURE_PERCENT);
     // A worker that reads with next to no CPU is not a phase of work on the CPUs.
     let workers_rest = || {
@@ -339,14 +338,14 @@ fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
     let are_writes_seen = context.members(job).all(ProcessTrack::shows_io);
     let wrote = || context.members(job).any(|process| is_recent(process.wrote_at));
     let saves = is_recent(job.busier_at) || (is_recent(job.host_work_at) && (!are_writes_seen || wrote()));
-    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    let pressure = reading(context, |host| host.pressure_io_percent);
     if is_blocked || (!saves && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
         return Some(Cause::Storage);
     }
     let (workers, percent) = context.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
         (workers.saturating_add(process.descendants.unwrap_or(0)), percent + process.descendants_cpu.unwrap_or(0.0))
     });
-    let host_cpu = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent);
+    let host_cpu = reading(context, |host| host.cpu_percent);
     if (workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers))
         || host_cpu >= Some(HOST_CPU_PERCENT)
     {

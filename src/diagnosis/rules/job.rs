@@ -5,13 +5,13 @@ use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::gpu_state::HELD_MIB;
-use crate::diagnosis::process_kind::{is_ray_worker, runs_ray_task};
+use crate::diagnosis::process_kind::{is_ray_worker, is_supervised, runs_ray_task};
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::JobKey;
 use crate::wire::shell::absolute_path;
-use crate::wire::{Owner, ProcessState, SafeText};
+use crate::wire::{ProcessState, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for job in context.jobs.iter().filter(|job| job.is_readable) {
@@ -181,9 +181,9 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
     let is_judged =
         is_new && !has_begun && !is_waiter && (are_ranks || (is_batch(context, job) && has_ranks(context, job)));
-    let t = context.sample_time.t;
-    let loads = |process: &ProcessTrack| process.memory_grew_at.is_some_and(|at| t - at <= LOADING_SECONDS);
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
+    let loads =
+        |process: &ProcessTrack| process.memory_grew_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
     if context.members(job).any(loads) {
         conditions.unknown(RuleId::RendezvousStuck, target);
         return;
@@ -293,10 +293,7 @@ fn never_loaded(context: &RuleContext, job: &JobTrack) -> bool {
 
 /// Whether somebody waits for the job: it computes, or a person left it open. A service waits for requests.
 fn is_expected_to_work(context: &RuleContext, job: &JobTrack) -> bool {
-    let is_service = |process: &ProcessTrack| {
-        let owner = process.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
-        matches!(owner, Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. }))
-    };
+    let is_service = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(is_supervised);
     let was_training = job.idle_start().is_some_and(|since| job.was_training(since));
     job.is_notebook
         || job.is_debugged

@@ -59,19 +59,13 @@ fn slowed_by_another_user<'a>(
     position: usize,
 ) -> Option<(&'a JobTrack, f32, u8)> {
     let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
-    let first = jobs.first().and_then(|job| user(job))?;
-    if jobs.iter().all(|job| user(job).as_ref() == Some(&first)) {
-        return None;
-    }
     jobs.iter().find_map(|job| {
-        // The other one came while this one had worked for a while.
-        if !jobs.iter().any(|other| other.first_seen >= job.first_seen + ALONE_SECONDS) {
-            return None;
-        }
+        let came_later =
+            |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && user(other) != user(job);
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
-        let earlier = gpu.baseline.median_utilization().filter(|_| gpu.baseline.utilization_seconds() >= 300.0)?;
-        let now = gpu.activity?;
-        (earlier >= ALONE_PERCENT && f32::from(now) <= SLOWED_SHARE * earlier).then_some((*job, earlier, now))
+        let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity?);
+        let is_slowed = earlier >= ALONE_PERCENT && f32::from(now) <= SLOWED_SHARE * earlier;
+        (is_slowed && jobs.iter().any(came_later)).then_some((*job, earlier, now))
     })
 }
 

@@ -3,6 +3,8 @@
 use crate::diagnosis::saved_state::SavedGpuUsage;
 use crate::wire::SafeText;
 
+/// How long a utilisation must have been observed before it is compared with the present, in seconds.
+const KNOWN_SECONDS: f64 = 300.0;
 /// The number of minutes in a row with far less use than before after which they are the new normal.
 pub(super) const BASELINE_LOW_MINUTES: u32 = 360;
 /// The seconds of healthy work after which a GPU without memory accesses no longer counts as healthy.
@@ -135,6 +137,11 @@ impl Baseline {
     /// The median utilisation, in percent.
     pub(crate) fn median_utilization(&self) -> Option<f32> {
         median(&self.utilization).map(|bin| (bin * 10) as f32)
+    }
+
+    /// The median utilisation, in percent, if it was observed for long enough to be compared with the present.
+    pub(crate) fn known_utilization(&self) -> Option<f32> {
+        self.median_utilization().filter(|_| self.utilization_seconds() >= KNOWN_SECONDS)
     }
 
     /// The seconds with a known utilisation.

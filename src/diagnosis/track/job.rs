@@ -500,9 +500,8 @@ impl JobTrack {
                 let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
                 if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
                 {
-                    let median =
-                        gpu.baseline.median_utilization().filter(|_| gpu.baseline.utilization_seconds() >= 300.0);
-                    let is_low = median.is_some_and(|median| percent < BASELINE_LOW_SHARE * median);
+                    let is_low =
+                        gpu.baseline.known_utilization().is_some_and(|median| percent < BASELINE_LOW_SHARE * median);
                     has_low |= is_low;
                     if !is_low || self.low_minutes >= BASELINE_LOW_MINUTES {
                         gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
