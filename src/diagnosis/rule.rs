@@ -175,9 +175,10 @@ rules! {
                 stay open while it works, as those for events do, new clients count after 12 min. If it was idle \
                 before while clients waited, and went on by itself, it must be idle for 1.5 times that long, at most \
                 an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, is \
-                info after 20 min and warns after 40 min; a single process of Slurm also if it uses one core in a \
-                loop; a model server that never loaded more than a context is info after 30 min and warns after 45 \
-                min. While the log of the job grows, it is info and warns after 45 min.",
+                info after 20 min and warns after 40 min, or after 35 min if it holds nothing but contexts; a single \
+                process of Slurm also if it uses one core in a loop; a model server that never loaded more than a \
+                context is info after 30 min and warns after 45 min. While the log of the job grows, it is info and \
+                warns after 45 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",

@@ -105,6 +105,27 @@ fn ranks_that_wait_for_each_other_from_the_start_are_reported() {
 }
 
 #[test]
+fn ranks_whose_gpu_memory_grows_load_something() {
+    let fired = |mib_a_minute: f64| {
+        let mut tester = RuleTester::new(gpus(0..8));
+        tester.interval = 30.0;
+        tester.run_edited(
+            2400.0,
+            |tester, passed| {
+                let mut sample = eight_ranks(tester, 0, 0.004);
+                let bytes = (2 << 30) + ((mib_a_minute * passed / 60.0) as u64) * (1 << 20);
+                sample.processes.iter_mut().for_each(|rank| rank.gpus[0].gpu_memory_bytes = Some(bytes));
+                sample
+            },
+            |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 60.0); 8],
+        );
+        tester.fired()
+    };
+    assert_eq!(fired(570.0), []);
+    assert!(fired(0.0).contains(&("rendezvous-stuck", "warn")), "{:?}", fired(0.0));
+}
+
+#[test]
 fn ranks_that_wait_in_a_loop_warn_if_nothing_is_read_or_written() {
     let run = |reads: bool| {
         let mut tester = RuleTester::new(gpus(0..8));
@@ -548,6 +569,30 @@ fn a_server_whose_gpu_is_not_read_must_use_the_cpu_for_five_minutes() {
     assert_eq!(run(&|_| Some(1.0)), [("log-silent", "info")]);
     assert_eq!(run(&|passed| Some(if passed % 600.0 < 30.0 { 1.0 } else { 0.0 })), [], "a health check");
     assert_eq!(run(&|_| None), [], "its CPU is not known");
+}
+
+#[test]
+fn a_batch_on_a_mig_instance_that_stops_while_it_starts_warns_after_40_minutes() {
+    let fired = |command: &str| {
+        let mut infos = gpus(0..1);
+        infos[0].mig_parent_uuid = Some("GPU-parent".into());
+        let mut tester = RuleTester::new(infos);
+        tester.interval = 5.0;
+        tester.run(3000.0, |tester, passed| {
+            let mut sample = idles(tester, command, 0.006);
+            sample.gpus[0].utilization_percent = None;
+            let process = &mut sample.processes[0];
+            process.gpus[0].sm_percent = None;
+            process.facts.log_path = Some("/home/alice/batch.log".into());
+            process.reading.read_characters = Some(7 << 30);
+            process.reading.log_age_seconds =
+                Some(if passed < 120.0 { (passed % 10.0).trunc() } else { passed - 120.0 });
+            sample
+        });
+        tester.fired().contains(&("job-stalled", "warn"))
+    };
+    assert!(fired("vllm run-batch -i batch.jsonl"));
+    assert!(!fired("vllm serve qwen"), "it waits for requests");
 }
 
 #[test]
