@@ -6,8 +6,8 @@ use super::process_kind::{
     is_debugged, is_model_server, is_notebook, is_supervised, served_port, serves_models, waits_for_tasks,
 };
 use super::track::{
-    GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak, gpu_identity, gpu_positions,
-    group_by_job,
+    AvailableMemory, GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak,
+    gpu_identity, gpu_positions, group_by_job,
 };
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey, program_name};
@@ -41,6 +41,10 @@ const REPEATS: u32 = 4;
 /// 20 min after each start.
 const REPEAT_WINDOW: f64 = 1800.0;
 const REPEAT_LENGTHS: f64 = 4.0;
+/// A program that something starts again fails if it runs for at most this long, in seconds.
+pub(super) const RESTARTED_SECONDS: f64 = 300.0;
+/// As [`REPEATS`], for such a program: from this number on it warns.
+pub(super) const RESTARTED_REPEATS: u32 = 5;
 /// The ends of short runs are forgotten after this time, in seconds.
 const REPEAT_REACH: f64 = 10_800.0;
 
@@ -69,8 +73,9 @@ pub(crate) struct EndedJob {
     pub(crate) by_reboot: bool,
     /// How often the program has ended in a row after runs of about the same length; 0 if it does not start again and again.
     pub(crate) repeats: u32,
-    /// A model server that an orchestrator or a service manager starts again.
-    pub(crate) is_supervised_server: bool,
+    /// An orchestrator or a service manager starts it again: a model server, or any program of a pod that ended this often within
+    /// half an hour. A CronJob has longer pauses.
+    pub(crate) is_restarted: bool,
 }
 
 /// The end of a program that ran for a short time.
@@ -120,8 +125,10 @@ pub(crate) struct HostTrack {
     pub(crate) expected_gpus: usize,
     /// When a process was last on a GPU.
     pub(crate) used_at: Option<f64>,
+    /// The available memory of the host, minute by minute.
+    pub(crate) available_memory: AvailableMemory,
     /// The mean CPU utilisation of the last minutes, in percent.
-    mean_cpu: Option<f64>,
+    pub(crate) mean_cpu: Option<f64>,
     /// Since when it has been so low that no program computes on the CPUs.
     pub(crate) cpus_rest_since: Option<f64>,
     /// The last reboot that was noticed.
@@ -154,11 +161,16 @@ impl HostTrack {
             });
             let Some(first) = members.first() else { continue };
             let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
-            let repeats = if is_short && !by_reboot { self.repeats(first, is_crowded(first), t) } else { 0 };
+            let (repeats, recent) =
+                if is_short && !by_reboot { self.repeats(first, is_crowded(first), t) } else { (0, 0) };
             if is_short && repeats < REPEATS {
                 continue;
             }
-            let is_supervised_server = |facts: &ProcessFacts| is_supervised(facts) && is_model_server(facts);
+            let is_restarted = |facts: &ProcessFacts| {
+                is_supervised(facts)
+                    && (is_model_server(facts)
+                        || (matches!(facts.owner, Some(Owner::Pod { .. })) && recent >= RESTARTED_REPEATS))
+            };
             let ended = EndedJob {
                 job: job.clone(),
                 last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
@@ -172,7 +184,7 @@ impl HostTrack {
                 log_path: first.log_path(),
                 by_reboot,
                 repeats: if repeats >= REPEATS { repeats } else { 0 },
-                is_supervised_server: first.info.facts.as_ref().is_some_and(is_supervised_server),
+                is_restarted: first.info.facts.as_ref().is_some_and(is_restarted),
             };
             push_bounded(&mut self.ended, ended);
         }
@@ -181,18 +193,18 @@ impl HostTrack {
 
 impl HostTrack {
     /// Notes the end of a short run, and returns the number of runs of about the same length that the same program of the same
-    /// user has had lately: a person who tries a script changes it in between. The runs of a sweep differ in their arguments; they
-    /// count if each ended beside another job on a full GPU.
-    fn repeats(&mut self, process: &ProcessTrack, is_crowded_out: bool, t: f64) -> u32 {
+    /// user has had lately, and in the last half hour: a person who tries a script changes it in between. The runs of a sweep
+    /// differ in their arguments; they count if each ended beside another job on a full GPU.
+    fn repeats(&mut self, process: &ProcessTrack, is_crowded_out: bool, t: f64) -> (u32, u32) {
         let seconds = process.age.unwrap_or(t - process.first_seen);
         let (user, command) = (process.info.who.clone(), process.info.command.clone());
         self.short_runs.retain(|run| t - run.at <= REPEAT_REACH);
         let last = ShortRun { at: t, user, command, seconds, is_crowded_out };
         push_bounded(&mut self.short_runs, last.clone());
         // An orchestrator waits longer after each end, up to some minutes.
-        let owner = process.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
-        let is_restarted = matches!(owner, Some(Owner::Pod { .. }));
-        let window = if is_restarted { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
+        let facts = process.info.facts.as_ref();
+        let is_pod = facts.is_some_and(|facts| matches!(facts.owner, Some(Owner::Pod { .. })));
+        let window = if is_pod { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
         let is_same = |run: &&ShortRun| {
             let is_sweep =
                 || run.is_crowded_out && is_crowded_out && program_name(&run.command) == program_name(&last.command);
@@ -201,16 +213,20 @@ impl HostTrack {
         // Runs that overlap are ranks of one job, or jobs side by side.
         let mut began = f64::INFINITY;
         let mut lengths: Vec<f64> = Vec::new();
+        let mut recent = 0;
         for run in self.short_runs.iter().rev().filter(is_same) {
             if run.at <= began + 1.0 {
                 began = run.at - run.seconds;
                 lengths.push(run.seconds);
+                recent += u32::from(t - run.at <= REPEAT_WINDOW);
             }
         }
         let (least, most) = lengths
             .iter()
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
-        if most <= 1.5 * least + 10.0 { lengths.len() as u32 } else { 0 }
+        // Nobody changes a program that is started again at once.
+        let is_restarted = facts.is_some_and(is_supervised) && most <= RESTARTED_SECONDS;
+        if is_restarted || most <= 1.5 * least + 10.0 { (lengths.len() as u32, recent) } else { (0, 0) }
     }
 }
 
@@ -586,6 +602,7 @@ impl HostDiagnosis {
             track.mean_cpu = Some(mean);
             track.cpus_rest_since = (mean < RESTING_CPU_PERCENT).then(|| track.cpus_rest_since.unwrap_or(t));
         }
+        track.available_memory.add(snapshot.host.memory_available_bytes, t);
         if !self.processes.is_empty() {
             track.used_at = Some(t);
         }

@@ -43,6 +43,9 @@ const SERVERS: [&str; 34] = [
     "whisper-server",
 ];
 
+/// The subcommand of TRL that serves a model to a trainer.
+const SERVE_COMMAND: &str = "vllm-serve";
+
 /// Subcommands of these programs that work through a list and end: `vllm run-batch`, `vllm bench`.
 const BATCH_COMMANDS: [&str; 2] = ["run-batch", "bench"];
 
@@ -156,6 +159,9 @@ pub(super) fn runs_ray_task(facts: &ProcessFacts) -> bool {
 fn is_task_worker(facts: &ProcessFacts) -> bool {
     let starts_worker = |argv: &[SafeText]| {
         let Some((program, arguments)) = argv.split_first() else { return false };
+        if is_live_worker(arguments) {
+            return true;
+        }
         if program.starts_with(RAY_TITLE) || TASK_WORKERS.contains(&base_name(program)) {
             return true;
         }
@@ -170,6 +176,14 @@ fn is_task_worker(facts: &ProcessFacts) -> bool {
         }
     };
     starts_worker(&facts.argv) || facts.ancestors.first().is_some_and(|parent| starts_worker(&parent.argv))
+}
+
+/// Whether these arguments run a worker of a CryoSPARC Live session, which keeps its GPU while the microscope sends nothing
+/// (https://guide.cryosparc.com/live/prerequisites-and-compute-resources-setup).
+fn is_live_worker(arguments: &[SafeText]) -> bool {
+    let names = |words: &[&str]| arguments.iter().any(|argument| words.iter().any(|word| argument.contains(*word)));
+    let is_of_session = || arguments.windows(2).any(|pair| pair[0] == "--job" && pair[1].starts_with('S'));
+    names(&["cryosparc_compute"]) && (names(&["rtp_worker", "streaming"]) || is_of_session())
 }
 
 /// The port on which this process listens, as a server that its user wrote does; `None` for ranks of a distributed job,
@@ -226,11 +240,12 @@ fn is_server_command(argv: &[SafeText]) -> bool {
             runs.next().is_some_and(|module| is_server_word(module.split('.').next().unwrap_or_default()))
         }
         (true, Some(script)) => {
-            is_server_word(base_name(script))
+            arguments.iter().take(3).any(|argument| *argument == SERVE_COMMAND)
+                || is_server_word(base_name(script))
                 || is_server_script(script)
                 || runs.any(|argument| SERVER_OPTIONS.contains(&argument.split('=').next().unwrap_or_default()))
         }
-        _ => false,
+        _ => arguments.first().is_some_and(|argument| *argument == SERVE_COMMAND),
     }
 }
 
@@ -285,6 +300,8 @@ mod tests {
             ("python", "python generate.py --share"),
             ("python", "python model_server.py"),
             ("ray::ServeRepli", "ray::ServeReplica:app:Model"),
+            ("trl", "/opt/venv/bin/python /opt/venv/bin/trl vllm-serve --model qwen"),
+            ("trl", "trl vllm-serve --model qwen"),
         ] {
             assert!(is_model_server(&facts(name, argv)), "{argv}");
         }
@@ -358,6 +375,8 @@ mod tests {
             "python -m dask_cuda.cli worker tcp://a:8786",
             "/usr/bin/python3 /usr/local/bin/rq worker gpu",
             "python -m celery worker",
+            "python -c import cryosparc_compute.run as run; run.run() --project P41 --job S3 rtp_worker",
+            "python -c import cryosparc_compute.run as run; run.run() --project P31 --job J15 class_2D_streaming",
         ] {
             assert!(is_task_worker(&facts("python", argv)), "{argv}");
         }
@@ -367,6 +386,7 @@ mod tests {
             "python train.py --mode distributed",
             "python -u train.py celery",
             "python celery.py",
+            "python -c import cryosparc_compute.run as run; run.run() --project P31 --job J212",
             "python -m torch.distributed.run train.py",
             "",
         ] {

@@ -100,7 +100,7 @@ impl HostDiagnosis {
             };
             let ended = EndedJob {
                 repeats: 0,
-                is_supervised_server: false,
+                is_restarted: false,
                 job: JobKey::Launcher(process_key(first)),
                 last_seen: sample_time.t - (sample_time.now.unix.as_secs_f64() - seen).max(0.0),
                 missed_at: sample_time.t,

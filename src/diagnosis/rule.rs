@@ -117,15 +117,16 @@ rules! {
                 or at a constant power of up to a quarter of the range above an idle context without any memory \
                 access; if its log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after \
                 10 min, critical after 30 min if at least two GPUs of the job are flat at the same time. Info for a \
-                job on a single GPU, which has no peer to wait for, while a rank or another GPU of the job works, and \
-                while its log grows. A model server is info, since ranks spin while they wait for requests; unless \
-                the kernel tells that no client waits, it warns after 12 min if it began to spin on all of its GPUs, \
-                or if all of them rested between earlier requests; on a single GPU, if the power at work was seen and \
-                the log has stopped, or the counters of GPM rest, or if its log stopped before it was ever at work \
-                and it has spun for 20 min; and in any case if at least two clients have waited for an answer for \
-                that long. After waits that ended by themselves, several times the longest of them (5 after one, 1.5 \
-                after eight or more); after an hour beside a server of the same user that computes. The confidence is \
-                \"likely\" when at least two GPUs of the job are flat at the same time.",
+                job on a single GPU, which has no peer to wait for (it warns after half an hour if its log has been \
+                silent and its memory at rest for so long), while a rank or another GPU of the job works, and while \
+                its log grows. A model server is info, since ranks spin while they wait for requests; unless the \
+                kernel tells that no client waits, it warns after 12 min if it began to spin on all of its GPUs, or if \
+                all of them rested between earlier requests; on a single GPU, if the power at work was seen and the \
+                log has stopped, or the counters of GPM rest, or if its log stopped before it was ever at work and it \
+                has spun for 20 min; and in any case if at least two clients have waited for an answer for that long. \
+                After waits that ended by themselves, several times the longest of them (5 after one, 1.5 after eight \
+                or more); after an hour beside a server of the same user that computes. The confidence is \"likely\" \
+                when at least two GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -168,17 +169,18 @@ rules! {
                 was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more workers \
                 of Ray in one job that were at sustained work and whose log has stopped warn after 45 min. Workers of \
                 Ray in the middle of a task, as their titles tell (`ray::Class.method`), are info after 15 min and \
-                warn after 40 min if their log has stopped, otherwise after 45 min. A server whose clients wait for an \
-                answer while its GPUs are idle is info after 5 min. If at least two of them asked since then, it warns \
-                after 12 min and is critical after 30 min; with one client, or while it reads, writes or computes on \
-                the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min. Where connections \
-                stay open while it works, as those for events do, new clients count after 12 min. If it was idle \
-                before while clients waited, and went on by itself, it must be idle for 1.5 times that long, at most \
-                an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, is \
-                info after 20 min and warns after 40 min, or after 35 min if it holds nothing but contexts; a single \
-                process of Slurm also if it uses one core in a loop; a model server that never loaded more than a \
-                context is info after 30 min and warns after 45 min. While the log of the job grows, it is info and \
-                warns after 45 min.",
+                warn after 35 min. A server whose clients wait for an answer while its GPUs are idle is info after 5 \
+                min. If at least two of them asked since then, it warns after 12 min and is critical after 30 min; \
+                with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked \
+                in the last 2 min before, after 40 min. Where connections stay open while it works, as those for \
+                events do, new clients count after 12 min. If it was idle before while clients waited, and went on by \
+                itself, it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, \
+                wrote a log, and has no connection and no listening port, is info after 20 min and warns after 40 min, \
+                or after 35 min if it holds nothing but contexts; a single process of Slurm also if it uses one core \
+                in a loop; a model server that never loaded more than a context is info after 30 min and warns after \
+                45 min. While the log of the job grows, also with even pauses of up to 10 min, it is info and warns \
+                after 45 min. The engine of a server on a MIG instance may poll: it counts as idle once a client has \
+                waited for 20 min, if none did in the first 10 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -200,10 +202,11 @@ rules! {
                 busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
                 20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
                 it may evaluate or prepare data; later if it paused that long before. Info at less than half of the \
-                earlier utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if twice \
-                as many tasks as CPUs want to run, or if less than 40 % is left and the PSI value is 35 or more. Info \
-                while tasks wait for memory (a PSI value `memory some avg60` of 10 or more), and while the GPUs do \
-                nothing at all and the workers use the CPU, or its only process a whole core: they finish something.",
+                earlier utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less \
+                than 40 % is left and the PSI value is 35 or more. Info while tasks wait for memory (a PSI value \
+                `memory some avg60` of 10 or more) or less than 5 % of it is available, while twice as many tasks as \
+                CPUs want to run (see host-overloaded), and while the GPUs do nothing at all and the workers use the \
+                CPU, or its only process a whole core: they finish something.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
@@ -213,9 +216,10 @@ rules! {
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
                  (above 3 %, or 1 % if its storage is the cause, or at any if its workers use little CPU at a PSI \
                  value of 60 or more) is info after 25 min if its workers or its storage are the cause, or after 35 \
-                 min if it works in short bursts or its main process uses a whole core. Below 10 %, it warns half an \
-                 hour later if the PSI value is 60 or more. Below 65 % it is info after 35 min if the workers use 95 % \
-                 of a core each, on average, while the main process waits.",
+                 min if it works in short bursts, its workers use 60 % of a core each, or its main process uses a \
+                 whole core. Below 10 %, it warns half an hour later if the PSI value is 60 or more, or if the job \
+                 works in short bursts and takes 80 % of all CPUs itself. Below 65 % it is info after 35 min if the \
+                 workers use 95 % of a core each, on average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -240,8 +244,8 @@ rules! {
         short: "stopped, holds GPU memory",
         topic: Job,
         fires: "A process in state T holds at least 500 MiB for 5 min. Info for a Slurm job while another Slurm job \
-                uses its GPUs, and for 5 min after it: Slurm suspends jobs for more urgent ones. Info after 30 min if \
-                a debugger holds it (state t).",
+                uses its GPUs, and for 5 min after it, and while the CPUs of the host are at 80 % or more: Slurm \
+                suspends jobs for more urgent ones. Info after 30 min if a debugger holds it (state t).",
         means: "Somebody pressed Ctrl-Z or suspended a job, and forgot it.",
         next: "Run `fg` in its shell, or `kill -CONT PID`. To end it: `kill PID; kill -CONT PID`.",
         not: "a process that is stopped briefly, a short debugger session",
@@ -325,8 +329,9 @@ rules! {
                 failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
                 about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
                 orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
-                and another job have filled); warn from the eighth time, or from the fifth for a model server in a \
-                pod, a container or a service that ends within 5 min, if it is your job or gpufleet logs in as root.",
+                and another job have filled); warn from the eighth time, or from the fifth, after runs of any length \
+                up to 5 min, for a model server in a pod, a container or a service and for any program of a pod that \
+                ends so often within half an hour, if it is your job or gpufleet logs in as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -370,12 +375,14 @@ rules! {
         title: "one GPU of a job does less than the others",
         short: "one GPU lags behind",
         topic: Job,
-        fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and draws 25 \
-                % less power than the median of the others, or runs at 85 % of their clock or less, for 10 min. Warn at 70 \
-                % of their clock, otherwise info. Or the GPUs of one host run at 85 % or less of the clock of those on the \
-                other hosts that certainly run the same job on the same model, all of them busy; or they became less busy \
-                than 80 %, by 15 points below the other hosts, which are at least 95 % busy (info). The finding adds a \
-                PCIe link, a number of active NVLinks or repeated packets that differ from the other GPUs.",
+        fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and \
+                draws 25 % less power than the median of the others, or runs at 85 % of their clock or less, for 10 \
+                min. Warn at 70 % of their clock, otherwise info. Warn also if it is 30 points less busy, without a \
+                rest, and the others draw at most 75 % of their earlier power: its kernels are launched late. Or the \
+                GPUs of one host run at 85 % or less of the clock of those on the other hosts that certainly run the \
+                same job on the same model, all of them busy; or they became less busy than 80 %, by 15 points below \
+                the other hosts, which are at least 95 % busy (info). The finding adds a PCIe link, a number of active \
+                NVLinks or repeated packets that differ from the other GPUs.",
         means: "A straggler: a slow data shard, a throttled or degraded GPU or link, or a rank with extra work on the host.",
         next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
         not: "a pipeline, whose stages were never balanced",
@@ -407,17 +414,19 @@ rules! {
                 (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
                 first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
                 the memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, \
-                is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and \
-                the job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a \
-                tenth of the GPU in all, and is full within 20 min, warns if it does not slow down, unless a server \
-                loads it. One finding per job.",
+                is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and the \
+                job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth \
+                of the GPU in all, and is full within 20 min, warns if it does not slow down, unless a server loads \
+                it. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 \
+                min, warns for a server and is info for any other job, which may have seen its largest batches. A leak \
+                is info while the GPUs draw 12 % more power than before: the work became larger. One finding per job.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
               (`torch.cuda.memory._record_memory_history`).",
         not: "weights that are loaded slowly, warm-up, a sawtooth, a random walk, a single jump, a curriculum with a few \
               steps up",
-        limits: "Needs 96 min of data, or 16 min of fast growth, and a driver that reports memory per process.",
+        limits: "Needs 96 min of data, or 16 or 46 min of fast growth, and a driver that reports memory per process.",
         source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
     }
     ProbeBlocked {
@@ -696,9 +705,11 @@ rules! {
         fires: "Several ranks of a launcher or of a Slurm job, or workers of Ray in the middle of a task, or several \
                 processes that hold a context each (2 GiB at most), or a single rank that was started for several \
                 hosts (`--nnodes`), were seen soon after their start. Their GPUs have never been busy, and for 20 min \
-                no rank uses CPU time, reads or writes: info, and warn after 25 min. The same for ranks that wait in \
-                a loop on one core, without workers, reads or writes; they stay info if their reads and writes are \
-                not visible.",
+                no rank uses CPU time, reads or writes: info, and warn after 25 min. The same for ranks that wait in a \
+                loop on one core, without workers, reads or writes; they stay info if their reads and writes are not \
+                visible. The ranks of a model server count if they hold a context each, or if neither they nor their \
+                front end listen (except those of TGI). While ranks on another host read, write or work, the others \
+                wait for them.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \
@@ -715,8 +726,8 @@ rules! {
         short: "two jobs on one GPU",
         topic: Job,
         fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to \
-              different users and one of them had 70 % or more of the GPU for 10 min before the other came, and has at \
-              most 65 % of that left.",
+              different users, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for \
+              10 min before the other came, and has at most 65 % of that left.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -744,9 +755,10 @@ rules! {
         short: "allocated by Slurm, unused",
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
-                (warn), or for 40 min (warn) if this holds for all allocated GPUs of the host and its CPUs rest, \
-                below 5 % on average. A process counts from 1.5 GiB on; below, it holds a context and no data. One \
-                finding per host, with the jobs and their users.",
+                (warn), or for 40 min (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below \
+                5 % on average, or for 90 min if it holds for half of them. Where a process holds a context on one of \
+                them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no \
+                data. One finding per host, with the jobs and their users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free",
@@ -758,9 +770,9 @@ rules! {
         title: "too many programs want the CPUs",
         short: "CPUs overloaded",
         topic: Host,
-        fires: "For 10 min the CPUs are at 90 % or more, and the load average is at least 1.5 times the number of \
-               CPUs: info. It warns after 25 min if the load is twice the number of CPUs and the GPUs of a job are, \
-               for 20 min, less than 75 % as busy as before.",
+        fires: "For 10 min the CPUs are at 90 % or more, now or on average over the last minutes, and the load average \
+               is at least 1.5 times the number of CPUs: info. It warns after 25 min if the load is twice the number \
+               of CPUs and the GPUs of a job are, for 20 min, less than 75 % as busy as before.",
         means: "Data loaders and launch threads of GPU jobs wait for a CPU: the GPUs rest.",
         next: "Run `top` and see who uses the CPUs. Use fewer data loader workers, or `nice`.",
         not: "a high load of programs that wait for a disk, a short compile",
@@ -815,7 +827,8 @@ rules! {
         short: "host memory nearly full",
         topic: Host,
         fires: "90 % (warn; 95 % if a GPU shares the memory) or 98 % (critical) of the memory is unavailable for 30 s. \
-                Clears below 80 %.",
+                Clears below 80 %. Also warn if the available memory fell without a pause for 90 min, by three tenths \
+                of the memory in all, and lasts for at most 110 min at this rate.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",

@@ -31,6 +31,10 @@ pub(super) fn unanswered(
     // works.
     let is_shared = job.gpus.iter().any(|gpu| !gpu.is_exclusive);
     let rest = context.rest_of_all_gpus(job).or(job.stalled_run.filter(|_| is_shared || job.is_blind));
+    // An engine that polls hides that its MIG instance rests. Its clients tell.
+    let unseen = clients.filter(|clients| job.is_blind && clients.longest >= SINGLE_WARN_AFTER);
+    let unseen = unseen.and_then(|clients| clients.run).filter(|run| run.since - job.first_seen >= ASKED_LONG_BEFORE);
+    let rest = rest.or(unseen);
     let (Some(clients), Some(rest)) = (clients, rest) else { return false };
     let Some(waited) = clients.run else { return false };
     let Some(escalation) = escalation(context, job, clients, rest) else { return false };
@@ -312,6 +316,17 @@ mod tests {
         tester.run(1800.0, |tester, _| blind(tester, (3, 8.0), 118.0));
         tester.run(900.0, |tester, t| blind(tester, (3 + (t / 60.0) as u32, t), 1.0));
         assert!(tester.firing().contains(&("job-stalled", "warn")), "{:?}", tester.firing());
+        // An engine that polls hides its rest.
+        let polls = |waits_from: f64| {
+            let mut infos = gpus(0..1);
+            infos[0].mig_parent_uuid = Some("GPU-parent".into());
+            let mut tester = RuleTester::new(infos);
+            tester.run(waits_from, |tester, _| blind(tester, (0, 0.0), 30.0));
+            tester.run(1800.0, |tester, t| blind(tester, (1 + (t / 400.0) as u32, t), 100.0));
+            tester.firing().contains(&("job-stalled", "warn"))
+        };
+        assert!(polls(1800.0));
+        assert!(!polls(60.0), "they may be subscriptions");
     }
 
     #[test]

@@ -23,6 +23,8 @@ const SLOW_STORAGE_PRESSURE: f32 = 35.0;
 const SLOW_STORAGE_WARN_AFTER: f64 = 600.0;
 /// From this PSI value `memory some avg60`, tasks wait for memory and not for their input.
 const MEMORY_PRESSURE_PERCENT: f32 = 10.0;
+/// The share of the memory of a host that is available, at most, if it is nearly full.
+const FULL_MEMORY_SHARE: f64 = 0.05;
 /// The utilisation of a job that waits for data from the start: it works, but rarely.
 const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
 /// The least utilisation of such a job if its storage is the reason, in percent.
@@ -30,6 +32,10 @@ const STARVED_BY_STORAGE_PERCENT: f32 = 1.0;
 /// A job that was never seen at full speed warns below this mean utilisation in percent, at this PSI value `io some avg60`, after
 /// this time in seconds.
 const RARELY_BUSY_PERCENT: f32 = 10.0;
+/// The share of the CPUs of a host that a job takes if it takes all of them.
+const ALL_CPUS_SHARE: f64 = 0.8;
+/// A rest of the GPUs from which it is a phase of work on the CPUs, in seconds.
+const PHASE_SECONDS: f64 = 300.0;
 const SEVERE_PRESSURE_PERCENT: f32 = 60.0;
 const STARVED_WARN_AFTER: f64 = 1800.0;
 /// Below this mean utilisation, in percent, workers that are all saturated limit the job.
@@ -38,6 +44,8 @@ const LIMITED_PERCENT: f32 = 65.0;
 /// for its workers.
 const SATURATED_PERCENT: f32 = 95.0;
 const WAITING_CORES: f64 = 0.9;
+/// The CPU usage per worker from which workers are busy, in percent.
+const BUSY_WORKER_PERCENT: f32 = 60.0;
 /// The window in which a job must have been slow at half speed, in seconds.
 const HALF_SPEED_WINDOW: f64 = 1200.0;
 /// How long a job is slow for an unknown reason before it is listed, in seconds.
@@ -49,10 +57,8 @@ const HOST_CPU_PERCENT: f32 = 90.0;
 /// How long a stopped job is observed before anybody is notified, in seconds.
 const STOPPED_WARN_AFTER: f64 = 1200.0;
 
-/// The load average divided by the number of CPUs from which a host is overloaded, and how long a job that is slow there is
-/// observed before it warns, in seconds.
+/// The load average divided by the number of CPUs from which a host is overloaded. Its own finding warns.
 const OVERLOADED_TASKS: f64 = 2.0;
-const OVERLOADED_WARN_AFTER: f64 = 600.0;
 
 /// The CPU usage of workers that do something, in percent of a core.
 const WORKING_PERCENT: f32 = 25.0;
@@ -122,7 +128,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     }
     let Some(cause) = cause else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
-    let lacks_memory = reading(context, |host| host.pressure_memory_percent) >= Some(MEMORY_PRESSURE_PERCENT);
+    let lacks_memory = lacks_memory(context);
     let is_held_up_by_storage = || {
         matches!(cause, Cause::Storage)
             && !lacks_memory
@@ -135,16 +141,15 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     let patience = (1.5 * f64::from(job.longest_quiet) - limits.warn_after).max(STOPPED_WARN_AFTER);
     let escalation = match (is_slow, is_stopped) {
         (false, _) if matches!(cause, Cause::Unknown) => Escalation::one(Severity::Info, UNKNOWN_AFTER),
-        // Other programs take the CPUs that the job needs.
-        (false, _) if matches!(cause, Cause::Cpu) && is_overloaded(context) => {
-            Escalation::two((Severity::Info, 0.0), (Severity::Warn, OVERLOADED_WARN_AFTER))
-        }
         (false, _) if is_held_up_by_storage() => {
             Escalation::two((Severity::Info, 0.0), (Severity::Warn, SLOW_STORAGE_WARN_AFTER))
         }
         (false, _) => Escalation::one(Severity::Info, 0.0),
-        // The finding about the memory of the host tells it.
+        // The finding about the memory or the CPUs of the host tells it.
         (true, _) if lacks_memory => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
+        (true, false) if matches!(cause, Cause::Cpu) && is_overloaded(context) => {
+            Escalation::one(Severity::Info, MIN_STALL_SECONDS)
+        }
         // It does something that needs no GPU.
         (true, _) if works_without_the_gpu(context, job) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
@@ -216,6 +221,15 @@ fn reading(context: &RuleContext, field: impl Fn(&HostReading) -> Option<f32>) -
     context.host.snapshot.as_ref().and_then(|snapshot| field(&snapshot.host))
 }
 
+/// Whether tasks wait for memory, or the memory of the host is nearly full.
+fn lacks_memory(context: &RuleContext) -> bool {
+    let is_full = context.host.snapshot.as_ref().is_some_and(|snapshot| {
+        let known = snapshot.host.memory_total_bytes.zip(snapshot.host.memory_available_bytes);
+        known.is_some_and(|(total, available)| (available as f64) < FULL_MEMORY_SHARE * total as f64)
+    });
+    is_full || reading(context, |host| host.pressure_memory_percent) >= Some(MEMORY_PRESSURE_PERCENT)
+}
+
 /// Whether far more tasks want the CPUs of the host than there are.
 fn is_overloaded(context: &RuleContext) -> bool {
     let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count);
@@ -258,12 +272,19 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             && process.smoothed_cores.is_some_and(|cores| SINGLE_CORES.contains(&cores))
     };
     let is_single = is_slow && job.gpus.len() == job.members.len() && context.members(job).all(prepares_data);
-    if matches!(cause, Cause::Unknown) && !has_bursts() && !is_single {
+    let are_workers_busy = is_slow && are_workers_busy(context, job);
+    if matches!(cause, Cause::Unknown) && !has_bursts() && !is_single && !are_workers_busy {
         return;
     }
     let after = if matches!(cause, Cause::Unknown) || !is_slow { UNKNOWN_AFTER } else { 300.0 };
-    // Tasks wait for storage most of the time, and the GPUs do next to nothing.
-    let is_severe = is_pressed && is_slow && mean < RARELY_BUSY_PERCENT;
+    // The GPUs do next to nothing, because tasks wait for storage most of the time or because the job itself takes all CPUs.
+    let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).map(f64::from);
+    let takes_all_cpus = || job.cores.zip(cpus).is_some_and(|(cores, cpus)| cores >= ALL_CPUS_SHARE * cpus);
+    // A program with long phases of work on the CPUs is meant to be so.
+    let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS;
+    let is_limited_by_cpus = matches!(cause, Cause::Cpu) && has_bursts() && takes_all_cpus() && has_no_phases;
+    let is_severe =
+        (is_pressed || is_limited_by_cpus) && is_slow && mean < RARELY_BUSY_PERCENT && !lacks_memory(context);
     let escalation = if is_severe {
         Escalation::two((Severity::Info, after), (Severity::Warn, STARVED_WARN_AFTER))
     } else {
@@ -280,6 +301,13 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             }
             Cause::Cpu => ("the CPUs of the host are busy".to_owned(), "top -b -n 1 | head -20".to_owned()),
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
+            Cause::Unknown if are_workers_busy => (
+                format!(
+                    "{} busy",
+                    if workers == 1 { "its worker is".to_owned() } else { format!("its {workers} workers are") }
+                ),
+                "use more data loader workers, or cheaper transforms".to_owned(),
+            ),
             Cause::Unknown if is_single => (
                 "its main process uses a whole CPU core".to_owned(),
                 "use data loader workers, or prepare the data beforehand".to_owned(),
@@ -306,6 +334,15 @@ fn are_workers_saturated(context: &RuleContext, job: &JobTrack) -> bool {
         percent >= SATURATED_PERCENT * workers as f32 && process.own_cores().is_some_and(|cores| cores <= WAITING_CORES)
     };
     context.members(job).all(waits)
+}
+
+/// Whether the workers of the job use most of a core each, as those that share too few cores do.
+fn are_workers_busy(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_busy = |process: &ProcessTrack| {
+        let workers = process.descendants.filter(|count| *count > 0).zip(process.descendants_cpu);
+        workers.is_some_and(|(count, percent)| percent >= BUSY_WORKER_PERCENT * count as f32)
+    };
+    context.members(job).all(is_busy)
 }
 
 fn describe_busy_workers(count: u32) -> String {
@@ -428,7 +465,7 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
     };
     // A clock far below the others names the slow GPU with certainty, and the whole job runs at its speed.
     let is_slow = straggler.clocks.is_some_and(|(slow, others)| slow <= FAR_BELOW * others);
-    let severity = if is_slow { Severity::Warn } else { Severity::Info };
+    let severity = if is_slow || straggler.others_before.is_some() { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(
         Escalation::one(severity, context.limits.gpu_imbalance.info_after - FOUND_AFTER),
         Confidence::Suspected,
@@ -449,7 +486,7 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
             return context.job_details(job, sentence, next.to_owned()).with_figures(figures);
         }
         let sentence = format!(
-            "{} does less than the other GPUs of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W; they \
+            "{} does less than the other GPUs of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W{}; they \
              were balanced before",
             context.format_gpus([straggler.position]),
             context.format_job(job),
@@ -457,6 +494,7 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
             straggler.watts,
             straggler.others_utilization,
             straggler.others_watts,
+            straggler.others_before.map_or_else(String::new, |watts| format!(" (was {watts:.0} W)")),
         ) + &describe_link(context, job, straggler.position);
         let figures = format!("{:.0} %, others {:.0} %", straggler.utilization, straggler.others_utilization);
         context.job_details(job, sentence, next.to_owned()).with_figures(figures)

@@ -481,7 +481,7 @@ fn a_main_process_that_prepares_the_data_itself_is_named() {
 }
 
 #[test]
-fn a_job_that_other_programs_slow_down_warns() {
+fn a_job_that_other_programs_slow_down_is_info_beside_the_finding_of_the_host() {
     let run = |load: f32| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.set_cpu_count(16);
@@ -493,6 +493,71 @@ fn a_job_that_other_programs_slow_down_warns() {
         );
         tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").collect::<Vec<_>>()
     };
-    assert_eq!(run(100.0), [("input-stall", "info"), ("input-stall", "warn")]);
+    assert_eq!(run(100.0), [("input-stall", "info")], "host-overloaded warns");
     assert_eq!(run(17.0), [("input-stall", "info")], "the job itself may use the CPUs");
+}
+
+#[test]
+fn a_job_that_takes_all_cpus_and_hardly_uses_its_gpu_warns_after_half_an_hour() {
+    let run = |period: u32, cores: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.set_cpu_count(16);
+        tester.run_edited(
+            7200.0,
+            |tester, t| {
+                let is_busy = ((t / 10.0) as u32) % period < period.div_ceil(14);
+                let mut alone = process(7, "python train.py", &[(0, 60)]);
+                alone.reading.cpu_percent = Some(100.0 * cores);
+                let gpu = if is_busy { tester.gpu(95, 300.0, 20, 60) } else { tester.gpu(0, 120.0, 0, 60) };
+                TestSample { gpus: vec![gpu], processes: vec![alone] }
+            },
+            |snapshot, _| (snapshot.host.load_1, snapshot.host.cpu_percent) = (Some(16.0), Some(96.0)),
+        );
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").collect::<Vec<_>>()
+    };
+    assert_eq!(run(14, 15.0), [("input-stall", "info"), ("input-stall", "warn")]);
+    assert_eq!(run(14, 4.0), [("input-stall", "info")], "other programs take them");
+    assert_eq!(run(70, 15.0), [("input-stall", "info")], "phases of eleven minutes on the CPUs");
+}
+
+#[test]
+fn workers_that_share_too_few_cores_are_info() {
+    let run = |percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(3600.0, |tester, t| {
+            let mut processes = job(2, percent, 0);
+            processes[0].reading.cpu_percent = Some(58.0);
+            let utilization = if ((t / 10.0) as u32).is_multiple_of(2) { 8 } else { 21 };
+            TestSample { gpus: vec![tester.gpu(utilization, 90.0, 2, 40)], processes }
+        });
+        tester.fired()
+    };
+    assert_eq!(run(71.0), [("input-stall", "info")]);
+    assert_eq!(run(30.0), []);
+}
+
+#[test]
+fn a_rank_that_launches_its_kernels_late_warns_if_the_others_wait_for_it() {
+    let run = |least: u8, others: f32| {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.run(4200.0, |tester, t| {
+            let is_late = t > 1800.0;
+            let mut gpus: Vec<GpuReading> =
+                (0..4).map(|_| tester.gpu(99, if is_late { others } else { 560.0 }, 40, 60)).collect();
+            if is_late {
+                let percent = if ((t / 10.0) as u32).is_multiple_of(2) { least } else { 55 };
+                gpus[2] = tester.gpu(percent, 0.96 * others, 30, 60);
+            }
+            TestSample { gpus, processes: vec![process(7, "python train.py", &[(0, 60), (1, 60), (2, 60), (3, 60)])] }
+        });
+        let imbalance = tester.fired().into_iter().find(|(rule, _)| *rule == "gpu-imbalance");
+        let sentence = imbalance.map(|_| tester.finding("gpu-imbalance").sentence.to_string());
+        (imbalance.map(|(_, severity)| severity), sentence.unwrap_or_default())
+    };
+    let (severity, sentence) = run(40, 330.0);
+    assert_eq!(severity, Some("warn"));
+    assert!(sentence.contains(" the others 99 % at 3") && sentence.contains(" W (was 5"), "{sentence}");
+    assert_eq!(run(0, 330.0).0, None, "it rests now and then");
+    assert_eq!(run(40, 540.0).0, None, "the others work as before");
+    assert_eq!(run(40, 130.0).0, None, "the others wait all the time");
 }

@@ -36,6 +36,24 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
         return;
     };
     let percent = 100.0 - 100.0 * available.min(total) as f64 / total as f64;
+    if percent < limits.warn
+        && let Some(shrinkage) = context.host_track.available_memory.shrinkage(total as f64)
+    {
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Suspected, 600.0);
+        conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| {
+            let sentence = format!(
+                "the available memory fell steadily by {} in {}: {} of {} are left, enough for {} at this rate",
+                gibibytes(shrinkage.loss as u64),
+                duration(shrinkage.span),
+                gibibytes(available),
+                gibibytes(total),
+                duration(shrinkage.ends_in),
+            );
+            let figures = format!("{percent:.0} %, {} free", gibibytes(available));
+            host_details(sentence, "ps aux --sort -rss | head".to_owned()).with_figures(figures)
+        });
+        return;
+    }
     if percent < limits.clear {
         return;
     }
@@ -73,7 +91,9 @@ fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
         conditions.unknown(RuleId::HostOverloaded, &FindingTarget::Host);
         return;
     };
-    if f64::from(percent) < limits.cpu || f64::from(load) < limits.load * f64::from(cpus) {
+    // Once the CPUs are that busy, a moment below it does not end it.
+    let is_busy = f64::from(percent) >= limits.cpu || context.host_track.mean_cpu >= Some(limits.cpu);
+    if !is_busy || f64::from(load) < limits.load * f64::from(cpus) {
         return;
     }
     let slowed = slowed_by_the_cpus(context);
@@ -138,11 +158,15 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     if positions.is_empty() {
         return;
     }
+    // A rank that waits on one of them has a finding that says more.
+    let is_held = |position: usize| context.processes.iter().any(|process| process.positions.contains(&position));
     // Nothing on the host prepares what the GPUs need.
     let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
     // Where a part of the GPUs is in use, the finding of that job says more.
     let allocated = context.host.slurm_allocated_gpus().map_or(0, <[u32]>::len);
     let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).count() >= allocated;
+    let is_most_unused = rested >= MOST_UNUSED_WARN_AFTER && 2 * unused(MOST_UNUSED_WARN_AFTER).count() >= allocated;
+    let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(|position| is_held(*position));
     let warns = do_cpus_rest || unused(limits.warn_after).next().is_some();
     let severity = if warns { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
@@ -180,6 +204,8 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
 
 /// How long GPUs that Slurm has allocated must be unused on a host whose CPUs rest until that warns, in seconds.
 const RESTING_WARN_AFTER: f64 = 2400.0;
+/// As [`RESTING_WARN_AFTER`], if half of them or more are unused.
+const MOST_UNUSED_WARN_AFTER: f64 = 5400.0;
 
 /// Jobs that a sentence names.
 const NAMED_JOBS: usize = 4;
@@ -392,6 +418,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_shrinks_steadily_warns_before_it_is_full() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        with_host(&mut tester, 5600.0, |snapshot, t| memory(10 + (t / 100.0) as u64)(snapshot, t));
+        assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+        let sentence = tester.finding("host-ram-low").sentence.to_string();
+        assert!(
+            sentence.starts_with("the available memory fell steadily by 54")
+                && sentence.ends_with(" GiB of 1000 GiB are left, enough for 58 min at this rate"),
+            "{sentence}"
+        );
+    }
+
+    #[test]
     fn a_flapping_finding_notifies_once() {
         let mut tester = RuleTester::new(gpus(0..1));
         for _ in 0..20 {
@@ -492,6 +532,12 @@ mod tests {
             let expected: &[(&str, &str)] = if fires { &[("host-overloaded", "info")] } else { &[] };
             assert_eq!(tester.firing(), expected, "{load} {percent}");
         }
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.set_cpu_count(64);
+        with_host(&mut tester, 3600.0, |snapshot, t| {
+            busy(150.0, if ((t / 10.0) as u32).is_multiple_of(12) { 85.0 } else { 94.0 })(snapshot, t);
+        });
+        assert_eq!(tester.firing(), [("host-overloaded", "info")], "a moment below the limit does not end it");
     }
 
     #[test]
@@ -559,14 +605,14 @@ mod tests {
 
     #[test]
     fn gpus_of_slurm_that_nobody_uses_warn_sooner_where_the_cpus_rest() {
-        let fired = |percent: f32, allocated: &[u32]| {
+        let fired = |seconds: f64, percent: f32, allocated: &[u32]| {
             let mut tester = RuleTester::new(gpus(0..2));
             tester.interval = 30.0;
             let idle = |tester: &mut RuleTester, _: f64| TestSample {
                 gpus: (0..2).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(),
                 processes: vec![],
             };
-            tester.run_edited(2700.0, idle, |snapshot, t| {
+            tester.run_edited(seconds, idle, |snapshot, t| {
                 snapshot.host.slurm_allocated_gpus = Some(allocated.to_vec());
                 // A job of a minute, such as the index of files that a system makes at night, is no work for the GPUs.
                 let is_busy = (1200.0..1260.0).contains(&t);
@@ -574,9 +620,26 @@ mod tests {
             });
             (tester.firing(), tester.finding("slurm-unused").sentence.ends_with(", and the CPUs of the host rest"))
         };
-        assert_eq!(fired(1.0, &[0, 1]), (vec![("slurm-unused", "warn")], true));
-        assert_eq!(fired(20.0, &[0, 1]), (vec![("slurm-unused", "info")], false));
-        assert_eq!(fired(1.0, &[0, 1, 7]), (vec![("slurm-unused", "info")], false), "one that is in use or lost");
+        assert_eq!(fired(2700.0, 1.0, &[0, 1]), (vec![("slurm-unused", "warn")], true));
+        assert_eq!(fired(2700.0, 20.0, &[0, 1]), (vec![("slurm-unused", "info")], false));
+        let one_in_use = [0, 1, 7];
+        assert_eq!(fired(2700.0, 1.0, &one_in_use), (vec![("slurm-unused", "info")], false), "or lost");
+        assert_eq!(fired(5700.0, 1.0, &one_in_use), (vec![("slurm-unused", "warn")], true), "most of them");
+        assert_eq!(fired(5700.0, 1.0, &[0, 1, 5, 6, 7]), (vec![("slurm-unused", "info")], false), "less than half");
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.interval = 30.0;
+        tester.run_edited(
+            2700.0,
+            |tester, _| TestSample {
+                gpus: (0..2).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(),
+                processes: vec![process(7, "python train.py", &[(0, 0)])],
+            },
+            |snapshot, _| {
+                snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+                snapshot.host.cpu_percent = Some(1.0);
+            },
+        );
+        assert!(!tester.firing().contains(&("slurm-unused", "warn")), "a rank waits there: {:?}", tester.firing());
     }
 
     #[test]

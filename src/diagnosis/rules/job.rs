@@ -59,6 +59,9 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
     let is_unseen = job.is_blind || unfed.is_some();
     let tells = context.is_log_silent(job) || (unfed.is_none() && is_batch(context, job));
+    let grows_slowly = |process: &ProcessTrack| {
+        process.log.as_ref().is_some_and(|log| log.grows_slowly(run.since, context.sample_time.t))
+    };
     // Somebody waits for a batch job and for a training run. Any other process may wait for requests.
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
         // The GPUs do not tell whether the job works. Its log does, and the CPU of a batch job.
@@ -79,8 +82,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         }
         // No worker of Ray waits for a task.
         _ if is_in_task => {
-            let after = if context.is_log_silent(job) { UNSEEN_WARN_AFTER } else { GROWING_LOG_WARN_AFTER };
-            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(RAY_TASK_WARN_AFTER)))
         }
         // Workers of a scheduler may have no task. Ranks that computed and logged without a break until now hang.
         (_, true) if job.is_server && !job.is_model_server && are_ranks(context, job) && context.is_log_silent(job) => {
@@ -99,7 +101,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         // It may wait for a slow service. Some jobs write heartbeats while they hang.
-        _ if context.is_log_growing(job) => {
+        _ if context.is_log_growing(job) || context.members(job).any(grows_slowly) => {
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(GROWING_LOG_WARN_AFTER)))
         }
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
@@ -175,16 +177,27 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let has_begun = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds > 30.0);
     // A thread in disk sleep waits for a file server.
     let is_blocked = context.members(job).any(|process| process.blocked.is_some());
-    let waits_for_tasks = job.is_server && !is_in_ray_task(context, job);
-    let is_waiter = waits_for_tasks || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
     // Ranks that hold nothing but a context wait for each other, whatever started them: a server would load its model.
     let are_ranks = job.members.len() >= 2 && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
+    // The ranks of a model server load their shares together, before the first request.
+    let are_shards = job.is_model_server
+        && context.members(job).all(|process| process.info.launcher.is_some())
+        && (are_ranks || never_opens(context, job));
+    let waits_for_tasks = job.is_server && !is_in_ray_task(context, job) && !are_shards;
+    let is_waiter = waits_for_tasks || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
     let is_judged =
         is_new && !has_begun && !is_waiter && (are_ranks || (is_batch(context, job) && has_ranks(context, job)));
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
     let loads =
         |process: &ProcessTrack| process.memory_grew_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
-    if context.members(job).any(loads) {
+    // The first rank may load or download for all others, on another host.
+    let works =
+        |process: &ProcessTrack| process.last_io_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
+    let is_fed = context.peers.parts(job, context.host.id).any(|part| {
+        part.job.host_work_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS)
+            || part.job.members(&part.diagnosis.processes).any(works)
+    });
+    if is_fed || context.members(job).any(loads) {
         conditions.unknown(RuleId::RendezvousStuck, target);
         return;
     }
@@ -211,6 +224,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
+/// How long workers of Ray in the middle of a task must have done nothing before they warn, in seconds.
+const RAY_TASK_WARN_AFTER: f64 = 2100.0;
 /// The memory of a rank that has created its context and no more, at most.
 const CONTEXT_BYTES: u64 = 2 << 30;
 
@@ -283,6 +298,18 @@ fn stopped_before_it_began(context: &RuleContext, job: &JobTrack) -> bool {
 /// Whether the job has created its context on a GPU and loaded nothing.
 fn holds_only_a_context(gpu: &JobGpu) -> bool {
     gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES)
+}
+
+/// Whether it is seen that neither the ranks of a server nor their front end listen for requests. The router of TGI is no
+/// ancestor of its shards, so that its port is not known.
+fn never_opens(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_closed = |process: &ProcessTrack| {
+        process.info.facts.as_ref().is_some_and(|facts| {
+            facts.listening_ports.is_empty()
+                && !facts.ancestors.iter().any(|parent| parent.name == *"text-generation-launcher")
+        })
+    };
+    context.members(job).all(|process| process.shows_io() && is_closed(process))
 }
 
 /// Whether a job was seen from its start and holds nothing but its contexts.

@@ -2,7 +2,7 @@
 
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
-use crate::diagnosis::host_diagnosis::EndedJob;
+use crate::diagnosis::host_diagnosis::{EndedJob, RESTARTED_REPEATS, RESTARTED_SECONDS};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::{RuleId, Severity};
 use crate::fleet::{slurm_end_is_failure, slurm_end_text};
@@ -25,12 +25,8 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
 }
 
-/// The number of ends in a row from which a program that fails again and again warns.
+/// The number of ends in a row from which a program that fails again and again warns, if nothing starts it again.
 const LOOP_REPEATS: u32 = 8;
-/// As [`LOOP_REPEATS`], for a server that something starts again, if it ran for at most this many seconds: it was not meant to end
-/// so soon.
-const SERVER_LOOP_REPEATS: u32 = 5;
-const SERVER_LOOP_SECONDS: f64 = 300.0;
 /// How long an ended job is listed, in seconds.
 const ENDED_RETENTION: f64 = 600.0;
 
@@ -38,8 +34,8 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     let coincidence = coincidence(context, ended);
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
-    let is_failing_server = ended.is_supervised_server && ended.age.is_some_and(|age| age <= SERVER_LOOP_SECONDS);
-    let is_loop = ended.repeats >= if is_failing_server { SERVER_LOOP_REPEATS } else { LOOP_REPEATS };
+    let is_failing = ended.is_restarted && ended.age.is_some_and(|age| age <= RESTARTED_SECONDS);
+    let is_loop = ended.repeats >= if is_failing { RESTARTED_REPEATS } else { LOOP_REPEATS };
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || is_loop;
     // A root login belongs to an administrator, who looks after the services of the host.
     let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
@@ -258,6 +254,28 @@ mod tests {
         let pod = Owner::Pod { uid: "models-llama".into(), container: None };
         assert_eq!(fired(Some(pod)), 2, "listed from the fourth end on, and a warning after the fifth");
         assert_eq!(fired(None), 0, "somebody starts it again");
+    }
+
+    #[test]
+    fn a_pod_that_fails_again_at_once_warns_after_the_fifth_end_and_a_cronjob_does_not() {
+        let fired = |pause: f64, lengths: &[f64]| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 20.0;
+            for (run, length) in (0..).zip(lengths) {
+                let mut train = process(7 + run, "python train.py", &[(0, 40)]);
+                train.facts.owner = Some(Owner::Pod { uid: "team-train".into(), container: None });
+                tester.run_edited(
+                    *length,
+                    |tester, _| TestSample { gpus: vec![tester.gpu(20, 168.0, 5, 40)], processes: vec![train.clone()] },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(pause, |tester, _| empty(tester));
+            }
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
+        };
+        assert_eq!(fired(140.0, &[200.0; 5]), ["info", "warn"]);
+        assert_eq!(fired(140.0, &[60.0, 140.0, 60.0, 140.0, 80.0]), ["info", "warn"], "of different lengths");
+        assert_eq!(fired(1500.0, &[200.0; 6]), ["info"], "each half hour");
     }
 
     #[test]

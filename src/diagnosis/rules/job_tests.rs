@@ -596,7 +596,7 @@ fn a_batch_on_a_mig_instance_that_stops_while_it_starts_warns_after_40_minutes()
 }
 
 #[test]
-fn ranks_of_ray_that_computed_and_logged_until_now_warn_after_45_minutes() {
+fn ranks_of_ray_that_computed_and_logged_until_now_warn() {
     let run = |command: &str, ranks: u16, logs: bool| {
         let mut tester = RuleTester::new(gpus(0..u32::from(ranks)));
         tester.interval = 30.0;
@@ -628,6 +628,72 @@ fn ranks_of_ray_that_computed_and_logged_until_now_warn_after_45_minutes() {
     assert_eq!(run("ray::WorkerDict.update_actor", 1, false), ["info", "warn"], "it is in a task");
     assert_eq!(run("ray::ServeReplica:app:Model", 2, true), ["info"], "it may have no requests");
     assert_eq!(run("dask worker tcp://a:8786", 2, true), ["info"], "the batch may be done");
+}
+
+#[test]
+fn workers_of_ray_in_a_task_that_rest_for_35_minutes_warn() {
+    let run = |seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        let title = "ray::WorkerDict.actor_rollout_generate_sequences";
+        tester.run(3600.0, |tester, _| works(tester, title));
+        tester.run(seconds, |tester, _| idles(tester, title, 0.0));
+        tester.firing()
+    };
+    assert_eq!((run(2100.0), run(2300.0)), (vec![("job-stalled", "info")], vec![("job-stalled", "warn")]));
+}
+
+#[test]
+fn a_job_that_writes_to_its_log_every_five_minutes_while_it_rests_warns_after_45_minutes() {
+    let run = |seconds: f64, period: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        let logging = |mut sample: TestSample, age: f64| {
+            sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            sample
+        };
+        tester.run(3600.0, |tester, t| logging(works(tester, "python train.py"), t % 20.0));
+        tester.run(seconds, |tester, t| logging(idles(tester, "python train.py", 0.02), t % period));
+        tester.fired().into_iter().any(|finding| finding == ("job-stalled", "warn"))
+    };
+    assert!(!run(2400.0, 300.0), "it checks for the next round");
+    assert!(run(3000.0, 300.0));
+    assert!(run(2400.0, 1e9), "its log has stopped");
+}
+
+#[test]
+fn shards_of_a_server_that_hold_nothing_but_contexts_wait_for_a_missing_one() {
+    let run = |command: &str, launcher: &str, gib: u64, ranks: u16, port: Option<u16>| {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.interval = 10.0;
+        let shards = |tester: &mut RuleTester, _: f64| {
+            let shard = |gpu: u16| {
+                let mut shard = process(7 + u32::from(gpu), command, &[(gpu, gib)]);
+                let name = launcher.into();
+                shard.facts.ancestors = vec![Ancestor { pid: 3, uid: Some(1000), name, ..Ancestor::default() }];
+                shard.facts.listening_ports = port.into_iter().collect();
+                shard
+            };
+            TestSample {
+                gpus: (0..4).map(|_| tester.gpu(0, 68.0, 0, gib)).collect(),
+                processes: (0..ranks).map(shard).collect(),
+            }
+        };
+        tester.run_edited(2400.0, shards, |snapshot, passed| {
+            snapshot.processes.age_seconds = vec![Some(passed); usize::from(ranks)];
+            snapshot.processes.cpu_percent = vec![Some(0.7); usize::from(ranks)];
+            snapshot.processes.read_characters = vec![Some(7 << 30); usize::from(ranks)];
+        });
+        tester.firing().contains(&("rendezvous-stuck", "warn"))
+    };
+    let tgi =
+        |gib, ranks| run("text-generation-server serve falcon --sharded", "text-generation-launcher", gib, ranks, None);
+    assert!(tgi(1, 3));
+    assert!(!tgi(30, 3), "they have loaded their shares, and the router may wait for requests");
+    assert!(!tgi(1, 1), "a server that loads its model with the first request");
+    let trtllm = |port| run("python /usr/bin/trtllm-serve /engines/mixtral --tp_size 4", "mpirun", 24, 4, port);
+    assert!(trtllm(None), "it never opens its port");
+    assert!(!trtllm(Some(8000)), "it waits for requests");
 }
 
 #[test]

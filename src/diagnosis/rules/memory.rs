@@ -30,15 +30,18 @@ const SLOW_LEAK_END: f64 = 1200.0;
 fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leaking: &[(&ProcessTrack, Leak)]) {
     let Some((process, leak)) = leaking.iter().min_by(|a, b| a.1.full_in.total_cmp(&b.1.full_in)) else { return };
     let used = job.gpus.iter().map(|gpu| f64::from(gpu.baseline.active_seconds)).fold(0.0, f64::max);
-    let share = if leak.is_fast { FAST_USED_SHARE } else { USED_SHARE };
+    let share = if leak.is_fast || leak.is_steep { FAST_USED_SHARE } else { USED_SHARE };
     let is_loading = used < share * leak.span && job.gpus.iter().any(|gpu| gpu.activity.is_some());
     // A server loads its models with the first requests.
-    if is_loading || (leak.is_fast && job.is_server) {
+    if is_loading || (leak.is_fast && !leak.is_steep && job.is_server) {
         return;
     }
     let target = FindingTarget::Job(job.key.clone());
     let is_near_end = |leak: &Leak| !leak.is_slow || leak.full_in <= SLOW_LEAK_END;
-    let severity = if leaking.iter().any(|(_, leak)| is_near_end(leak)) { Severity::Warn } else { Severity::Info };
+    let is_near_end = leaking.iter().any(|(_, leak)| is_near_end(leak)) && !draws_more(context, job);
+    // A training may grow for an hour, until it has seen its largest batches.
+    let may_level_off = leaking.iter().all(|(_, leak)| leak.is_steep && !leak.is_fast) && !job.is_server;
+    let severity = if is_near_end && !may_level_off { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);
     conditions.met(RuleId::GpuMemLeak, &target, evaluation, |_, _| {
         let others = match leaking.len() {
@@ -72,6 +75,18 @@ struct Pressure {
     /// The seconds of that growth.
     span: f64,
     full_in: f64,
+}
+
+/// The current power of a GPU divided by its earlier median, at least, if its work grew together with its memory.
+const GROWN_POWER: f32 = 1.12;
+
+/// Whether the GPUs of a job draw more power than before: its batches or sequences became larger, which needs memory.
+fn draws_more(context: &RuleContext, job: &JobTrack) -> bool {
+    job.gpus.iter().all(|gpu| {
+        let stats = context.gpus.get(gpu.position).map(|track| track.window.stats(context.sample_time.t - 600.0));
+        let now = stats.and_then(|stats| stats.mean_power);
+        now.zip(gpu.baseline.median_power()).is_some_and(|(now, earlier)| now >= GROWN_POWER * earlier)
+    })
 }
 
 /// Memory allocated in the first seconds of a process is loading, not growth.
@@ -221,6 +236,41 @@ mod tests {
             sample
         });
         assert!(!tester.fired().iter().any(|(rule, _)| *rule == "gpu-mem-leak"), "{:?}", tester.fired());
+    }
+
+    #[test]
+    fn memory_that_grows_with_the_work_of_the_gpu_notifies_nobody() {
+        let fired = |watts: &dyn Fn(f64) -> f32| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 20.0;
+            tester.run(6300.0, |tester, t| {
+                let mut sample = uses(tester, 20_000 + (t / 60.0 * 450.0) as u64);
+                sample.gpus[0].power_watts = Some(watts(t));
+                sample
+            });
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "gpu-mem-leak").collect::<Vec<_>>()
+        };
+        assert_eq!(fired(&|_| 550.0), [("gpu-mem-leak", "warn")]);
+        assert_eq!(fired(&|t| 300.0 + t as f32 / 25.0), [("gpu-mem-leak", "info")], "its sequences become longer");
+    }
+
+    #[test]
+    fn the_memory_of_a_server_that_grows_for_three_quarters_of_an_hour_leaks() {
+        let fired = |command: &str| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 20.0;
+            tester.run(3000.0, |tester, t| {
+                let mib = 20_000 + (t / 60.0 * 900.0) as u64;
+                let mut job = process(7, command, &[(0, 1)]);
+                job.gpus[0].gpu_memory_bytes = Some(mib << 20);
+                let mut gpu = tester.gpu(97, 550.0, 40, 40);
+                gpu.memory_used_bytes = Some(mib << 20);
+                TestSample { gpus: vec![gpu], processes: vec![job] }
+            });
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "gpu-mem-leak").collect::<Vec<_>>()
+        };
+        assert_eq!(fired("python asr_server.py"), [("gpu-mem-leak", "warn")]);
+        assert_eq!(fired("python train.py")[0], ("gpu-mem-leak", "info"), "until it is full within 20 min");
     }
 
     #[test]

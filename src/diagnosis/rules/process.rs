@@ -151,7 +151,10 @@ fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
 /// How long after the end of a Slurm job the one that was suspended for it may stay so, in seconds.
 const RESUME_SECONDS: f64 = 300.0;
 
-/// Whether Slurm has probably suspended a job for another one on its GPUs, and resumes it afterwards
+/// The CPU utilisation of a host beside a stopped job from which another job has its CPUs, in percent.
+const LENT_CPU_PERCENT: f32 = 80.0;
+
+/// Whether Slurm has probably suspended a job for another one on its GPUs or CPUs, and resumes it afterwards
 /// (https://slurm.schedmd.com/preempt.html).
 fn is_suspended(context: &RuleContext, job: &JobKey, members: &[&ProcessTrack]) -> bool {
     let is_other = |other: &JobKey| matches!(other, JobKey::Slurm { .. }) && other != job;
@@ -162,7 +165,10 @@ fn is_suspended(context: &RuleContext, job: &JobKey, members: &[&ProcessTrack]) 
         others.any(|process| is_other(&process.info.job))
             || ended.any(|ended| is_other(&ended.job) && ended.positions.contains(&position))
     };
-    matches!(job, JobKey::Slurm { .. }) && gpu_positions(members).into_iter().all(is_lent)
+    // The other job may need the CPUs only.
+    let snapshot = context.host.snapshot.as_ref();
+    let are_cpus_lent = snapshot.and_then(|snapshot| snapshot.host.cpu_percent) >= Some(LENT_CPU_PERCENT);
+    matches!(job, JobKey::Slurm { .. }) && (are_cpus_lent || gpu_positions(members).into_iter().all(is_lent))
 }
 
 fn stopped(

@@ -82,6 +82,21 @@ fn a_slurm_job_that_is_stopped_while_another_one_uses_its_gpu_is_a_note() {
     };
     assert_eq!(fired("70533"), (Severity::Info, true));
     assert_eq!(fired("70411"), (Severity::Warn, false), "another process of the same job");
+    let beside = |owner: Owner, percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let mut stopped = slurm(7, "70411", ProcessState::Stopped);
+        stopped.facts.owner = Some(owner);
+        tester.run_edited(
+            900.0,
+            |tester, _| idles(tester, vec![stopped.clone()]),
+            |snapshot, _| snapshot.host.cpu_percent = Some(percent),
+        );
+        tester.finding("stopped-holding-gpu").severity
+    };
+    let job = || Owner::Slurm { job: "70411".into(), step: None };
+    assert_eq!(beside(job(), 98.0), Severity::Info, "another job has its CPUs");
+    assert_eq!(beside(job(), 10.0), Severity::Warn);
+    assert_eq!(beside(Owner::Service("train".into()), 98.0), Severity::Warn);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     if jobs.len() < 2 || context.host.processes().any(is_mps) {
         return;
     }
-    let slowed = slowed_by_another_user(context, &jobs, position);
+    let slowed = slowed_by_another_job(context, &jobs, position);
     let severity = if slowed.is_some() { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 300.0);
     conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
@@ -51,17 +51,18 @@ const SLOWED_SHARE: f32 = 0.65;
 /// How long it was seen alone, in seconds.
 const ALONE_SECONDS: f64 = 600.0;
 
-/// The job that lost much of a GPU to the job of another user, with its earlier and its present share in percent. One user may
-/// share a GPU on purpose.
-fn slowed_by_another_user<'a>(
+/// The job that lost much of a GPU to another job, with its earlier and its present share in percent. One user may share a GPU on
+/// purpose, but not those of a job on several GPUs.
+fn slowed_by_another_job<'a>(
     context: &RuleContext,
     jobs: &[&'a JobTrack],
     position: usize,
 ) -> Option<(&'a JobTrack, f32, u8)> {
     let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
     jobs.iter().find_map(|job| {
-        let came_later =
-            |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && user(other) != user(job);
+        let came_later = |other: &&JobTrack| {
+            other.first_seen >= job.first_seen + ALONE_SECONDS && (user(other) != user(job) || job.gpus.len() >= 2)
+        };
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity?);
         let is_slowed = earlier >= ALONE_PERCENT && f32::from(now) <= SLOWED_SHARE * earlier;
@@ -142,27 +143,29 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_another_user_that_takes_half_of_a_gpu_warns() {
-        let run = |user: &str, share: u8| {
-            let mut tester = RuleTester::new(gpus(0..1));
+    fn a_job_that_takes_half_of_a_gpu_from_another_one_warns() {
+        let run = |user: &str, share: u8, count: u16| {
+            let mut tester = RuleTester::new(gpus(0..u32::from(count)));
             tester.interval = 5.0;
             let job = |pid: u32, user: &str, share: u8| {
-                let mut job = process(pid, "python a.py", &[(0, 30)]);
+                let on: Vec<(u16, u64)> = (0..count).map(|gpu| (gpu, 30)).collect();
+                let mut job = process(pid, "python a.py", &on);
                 job.facts.user = Some(user.into());
-                job.gpus[0].sm_percent = Some(share);
+                job.gpus.iter_mut().for_each(|usage| usage.sm_percent = Some(share));
                 job
             };
             let sample = |tester: &mut RuleTester, processes| TestSample {
-                gpus: vec![tester.gpu(97, 500.0, 40, 60)],
+                gpus: (0..count).map(|_| tester.gpu(97, 500.0, 40, 60)).collect(),
                 processes,
             };
             tester.run(2400.0, |tester, _| sample(tester, vec![job(7, "alice", 94)]));
             tester.run(1000.0, |tester, _| sample(tester, vec![job(7, "alice", share), job(8, user, 45)]));
             tester.firing()
         };
-        assert_eq!(run("bob", 48), [("gpu-shared", "warn")]);
-        assert_eq!(run("alice", 48), [("gpu-shared", "info")], "one user may do so on purpose");
-        assert_eq!(run("bob", 80), [("gpu-shared", "info")]);
+        assert_eq!(run("bob", 48, 1), [("gpu-shared", "warn")]);
+        assert_eq!(run("alice", 48, 1), [("gpu-shared", "info")], "one user may do so on purpose");
+        assert_eq!(run("alice", 48, 2), [("gpu-shared", "warn"); 2], "but not with a job on several GPUs");
+        assert_eq!(run("bob", 80, 1), [("gpu-shared", "info")]);
     }
 
     #[test]

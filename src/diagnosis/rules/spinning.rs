@@ -1,5 +1,6 @@
 //! GPUs that spin: busy while a kernel waits for something. Several signs tell it, from the power to the counters of GPM.
 
+use super::clients;
 use crate::config::thresholds::StuckSpin;
 use crate::diagnosis::condition::Run;
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext};
@@ -26,6 +27,8 @@ pub(super) const LEVEL_AFTER: f64 = 900.0;
 /// min were reported.
 const QUIET_DROP_AFTER: (f64, f64) = (600.0, LONGEST_EVALUATION);
 const QUIET_DROP_HISTORY: f64 = 120.0;
+/// The longest window of readings that is kept whole, in seconds.
+const LONGEST_WINDOW: f64 = 1170.0;
 const QUIET_DROP_LEAD: f64 = 180.0;
 /// A GPU that was never seen at work and whose log has stopped: its power as a share of the limit, at most.
 const SILENT_POWER_SHARE: f32 = 0.65;
@@ -33,6 +36,8 @@ const SILENT_POWER_SHARE: f32 = 0.65;
 /// power of an idle context to the limit, if its power is constant.
 const NEVER_AT_WORK_SHARE: f32 = 0.25;
 const NEVER_AT_WORK_VARIATION: f64 = 0.015;
+/// The age of a log that has stopped, in seconds, whatever its pace was.
+const STOPPED_LOG_SECONDS: f64 = 900.0;
 /// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
 /// at most 64 channels (NCCL user guide, NCCL_MAX_CTAS).
 const WAITING_SM_PERCENT: f32 = 50.0;
@@ -170,7 +175,9 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     if track.has_power_smoothing || !gpu.is_exclusive {
         return None;
     }
-    let window = if is_partial { LEVEL_AFTER } else { limits.warn_after };
+    // A program that is alone may do other work for a while. Without a limit the drop must be larger anyway.
+    let may_do_other_work = job.gpus.len() == 1 && track.limit.is_some();
+    let window = if is_partial || may_do_other_work { LEVEL_AFTER } else { limits.warn_after };
     let stats = track.window.stats(run.since.max(t - window));
     let memory = stats.mean_memory_utilization;
     let healthy_memory = gpu.baseline.mean_memory_utilization();
@@ -200,6 +207,10 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     let (is_memory_at_rest, share) = match is_memory_low {
         Some(true) => (true, limits.frozen_power),
         None if !track.reports_memory_use && !is_partial => (true, FROZEN_POWER_ALONE),
+        // A server whose clients have waited for so long does nothing for them.
+        None if !track.reports_memory_use && clients::of_spinning_server(context, job, run).is_some() => {
+            (true, FROZEN_POWER_ALONE)
+        }
         _ => (context.is_log_silent(job) && !is_partial, FROZEN_POWER_ALONE),
     };
     // On a board that draws little, the sensor's last digit exceeds the share.
@@ -254,13 +265,14 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
     {
         return None;
     }
-    let stats = track.window.stats(run.since.max(t - QUIET_DROP_AFTER.0));
+    let after = quiet_drop_after(context, job, run.since).filter(|after| run.reaches(t, *after))?;
+    // The GPU may have been as busy before its power fell.
+    let stats = track.window.stats(run.since.max(t - after.min(LONGEST_WINDOW)));
     let watts = stats.mean_power?;
     let earlier = healthy_watts(&gpu.baseline, QUIET_DROP_HISTORY)?;
     let is_far_below =
         has_dropped((watts, earlier), track, limits) && f64::from(watts) <= FROZEN_POWER_ALONE * f64::from(earlier);
-    let is_told = quiet_drop_after(context, job, run.since).is_some_and(|after| run.reaches(t, after));
-    if !is_far_below || !is_flat(track, &stats, limits) || !is_told {
+    if !is_far_below || !is_flat(track, &stats, limits) {
         return None;
     }
     Some(SpinningGpu {
@@ -313,17 +325,24 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
     let t = context.sample_time.t;
     // A silent log stands for the memory, which some drivers report as in use.
     let is_silent = context.is_log_silent(job);
+    // A program that is alone has no rank to wait for: its log must have stopped long ago, and its memory must be at rest.
+    let ages = || context.members(job).filter_map(|process| process.log.as_ref()?.age(t));
+    let is_stopped = ages().next().is_some() && ages().all(|age| age >= STOPPED_LOG_SECONDS);
     let level = track.level_run.filter(|(_, percent)| is_silent && *percent >= 98.0).map(|(run, _)| run);
     let level = level.filter(|run| run.reaches(t, 2.0 * after));
     let run = track.still_run.or(level).filter(|run| run.reaches(t, after))?;
     let has_worked = |gpu: &JobGpu| gpu.baseline.power_seconds() > run.covered + 60.0;
-    if job.gpus.len() < 2 || !gpu.is_exclusive || track.has_power_smoothing || job.gpus.iter().any(has_worked) {
+    if (job.gpus.len() < 2 && !is_stopped)
+        || !gpu.is_exclusive
+        || track.has_power_smoothing
+        || job.gpus.iter().any(has_worked)
+    {
         return None;
     }
     let stats = track.window.stats(run.since.max(t - after));
     let (watts, context_watts, limit) = (stats.mean_power?, track.context_watts()?, track.limit?);
     let is_low = watts <= context_watts + NEVER_AT_WORK_SHARE * (limit - context_watts) && watts <= 0.5 * limit
-        || is_silent && watts <= SILENT_POWER_SHARE * limit;
+        || (is_silent || is_stopped) && watts <= SILENT_POWER_SHARE * limit;
     let variation = f64::from(stats.power_variation?);
     let is_constant = variation <= NEVER_AT_WORK_VARIATION || variation * f64::from(watts) <= FROZEN_WATTS;
     let is_still = stats.least_utilization >= Some(98) && (is_silent || stats.most_memory_utilization == Some(0));

@@ -54,6 +54,19 @@ fn a_hang_at_a_constant_power_above_the_spin_power_is_detected() {
     assert_eq!(tester.firing(), [("stuck-spin", "warn")], "190 of 350 W, constant, after 320 W");
     tester.run(120.0, |tester, _| work(tester));
     assert_eq!(tester.firing(), []);
+    // One GPU alone may do other work for a while. A memory at rest does not become the past with which it is compared.
+    let alone = |tester: &mut RuleTester, watts: f32, memory: u8| TestSample {
+        gpus: vec![tester.gpu(99, watts, memory, 20)],
+        processes: ranks(1, 1.0),
+    };
+    let mut tester = RuleTester::new(infos[..1].to_vec());
+    tester.run(1800.0, |tester, _| alone(tester, 320.0, 40));
+    tester.run(600.0, |tester, _| alone(tester, 190.0, 3));
+    assert!(!tester.fired().iter().any(|(rule, _)| *rule == "stuck-spin"), "{:?}", tester.fired());
+    tester.run(600.0, |tester, _| alone(tester, 190.0, 3));
+    assert!(tester.firing().iter().any(|(rule, _)| *rule == "stuck-spin"), "{:?}", tester.firing());
+    tester.run(3600.0, |tester, _| alone(tester, 190.0, 3));
+    assert!(tester.firing().iter().any(|(rule, _)| *rule == "stuck-spin"), "{:?}", tester.firing());
     // Work whose power varies is not frozen.
     let mut tester = RuleTester::new(infos);
     tester.run(1200.0, |tester, _| work(tester));
@@ -366,4 +379,23 @@ fn a_rank_that_was_never_at_work_is_suspected_if_its_log_stopped_although_the_me
     };
     assert_eq!(run(Some(300.0)), [("stuck-spin-suspect", "warn")]);
     assert_eq!(run(None), [], "it may be launch-bound work");
+}
+
+#[test]
+fn a_program_alone_that_was_never_at_work_warns_if_its_log_stopped_long_ago_and_its_memory_rests() {
+    let run = |memory: u8, stopped_at: Option<f64>, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        tester.run(seconds, |tester, t| {
+            let steady =
+                GpuReading { power_watts: Some(304.0 + tester.noise(1.0)), ..tester.gpu(100, 304.0, memory, 4) };
+            let test_sample = TestSample { gpus: vec![steady], processes: ranks(1, 1.0) };
+            logging(t, test_sample, stopped_at.filter(|at| t > *at))
+        });
+        tester.fired().into_iter().filter(|(_, severity)| *severity == "warn").collect::<Vec<_>>()
+    };
+    assert_eq!(run(0, Some(20.0), 2400.0), [("stuck-spin-suspect", "warn")]);
+    assert_eq!(run(0, Some(20.0), 1500.0), [], "a long step");
+    assert_eq!(run(30, Some(20.0), 2400.0), [], "it uses its memory");
+    assert_eq!(run(0, None, 2400.0), [], "its log goes on");
 }

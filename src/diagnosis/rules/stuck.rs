@@ -44,6 +44,9 @@ const SERVER_SEEN_BEFORE: f64 = 120.0;
 /// How long a server that was never seen at work must spin on its only GPU with a silent log, in seconds.
 const SILENT_START_AFTER: f64 = 1200.0;
 
+/// How long a job on a single GPU that was never seen at work must spin, and its log be silent, until it warns, in seconds.
+const STOPPED_AFTER: f64 = 1800.0;
+
 /// Ranks of one job on several hosts begin to wait within this many seconds of each other.
 const IN_STEP_SECONDS: f64 = 60.0;
 
@@ -326,7 +329,14 @@ fn suspect(
         let is_spinning = unseen.iter().any(|spinning| spinning.position == gpu.position);
         !is_spinning && context.gpus.get(gpu.position).is_some_and(|track| track.idle_run.is_none())
     });
-    let is_alone = is_alone && !is_hung_server;
+    // Its log stopped long ago as well, and its memory has rested since.
+    let t = context.sample_time.t;
+    let ages = || context.members(job).filter_map(|process| process.log.as_ref()?.age(t));
+    let has_stopped = ages().next().is_some()
+        && ages().all(|age| age >= STOPPED_AFTER)
+        && unseen.iter().all(|one| !one.is_hint && !one.is_partial && one.memory_percent.is_none())
+        && t - earliest(unseen).since >= STOPPED_AFTER;
+    let is_alone = is_alone && !is_hung_server && !has_stopped;
     let severity = if is_alone || is_explained || is_mixed { Severity::Info } else { Severity::Warn };
     let limits = &context.limits.stuck_spin_suspect;
     let least = if is_hung_server { SERVER_AFTER } else { limits.warn_after };

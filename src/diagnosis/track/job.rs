@@ -295,14 +295,17 @@ impl JobTrack {
             // Without a limit only the own history of the job can show a hang.
             let is_healthy = |power: f32| track.spin_watts().is_none_or(|spin| power >= spin);
             let is_work = gpu.is_exclusive && activity >= 50 && !is_still && track.power.is_none_or(is_healthy);
-            if is_work {
+            let memory = track.memory_utilization.map(f32::from).zip(gpu.baseline.mean_memory_utilization());
+            let does_memory_rest = memory.is_some_and(|(now, earlier)| now < earlier / 4.0);
+            let is_kept = match track.power.filter(|_| track.limit.is_none() || does_memory_rest) {
+                Some(power) if is_work => !gpu.baseline.is_far_below(power, dt as f32),
+                _ => true,
+            };
+            if is_work && is_kept {
                 gpu.baseline.add_memory_utilization(track.memory_utilization, dt);
             }
-            if let (true, Some(power)) = (is_work, track.power) {
-                let is_kept = track.limit.is_some() || !gpu.baseline.is_far_below(power, dt as f32);
-                if is_kept {
-                    gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
-                }
+            if let (true, Some(power)) = (is_work && is_kept, track.power) {
+                gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
             }
         }
         let is_active =
@@ -476,7 +479,8 @@ impl JobTrack {
             return;
         }
         self.balance_due = t + 60.0;
-        match balance(&self.gpus, gpus, bounds.straggler, t) {
+        let before = self.imbalance.as_ref().and_then(|straggler| straggler.others_before);
+        match balance(&self.gpus, gpus, bounds.straggler, (t, before)) {
             Some(Balance::Balanced) => {
                 self.was_balanced = true;
                 self.imbalance = None;
@@ -587,6 +591,8 @@ pub(crate) struct Straggler {
     pub(crate) others_watts: f32,
     /// Its SM clock and that of the others as shares of the maximum, if only the clock tells them apart.
     pub(crate) clocks: Option<(f64, f64)>,
+    /// The median power of the others at work, if they draw far less now and wait for it.
+    pub(crate) others_before: Option<f32>,
 }
 
 /// How balanced the GPUs of a job are.
@@ -596,9 +602,43 @@ enum Balance {
     Unbalanced,
 }
 
+/// A rank that the CPU keeps from launching its kernels: its utilisation is lower than that of the others by this many percentage
+/// points, and theirs is at least this, in percent.
+const LATE_POINTS: f32 = 30.0;
+const LATE_OTHERS: f32 = 95.0;
+/// Its own least utilisation, in percent.
+const LATE_LEAST: u8 = 10;
+/// The power of the others divided by their earlier median, at most, and by the spin power, at least: they wait a part of the time.
+const LATE_POWER: f32 = 0.75;
+const LATE_SPIN: f32 = 1.2;
+
+/// The earlier median power of the GPUs beside that at `position`, if they draw far less now and more than a wait without end.
+fn waits_for(
+    gpus: &[JobGpu],
+    tracks: &[GpuTrack],
+    position: usize,
+    (watts, before): (f32, Option<f32>),
+) -> Option<f32> {
+    let others = || gpus.iter().filter(|gpu| gpu.position != position);
+    let medians: Vec<f32> = others().map(|gpu| gpu.baseline.median_power()).collect::<Option<_>>()?;
+    let least = before.unwrap_or_else(|| medians.iter().copied().fold(f32::INFINITY, f32::min));
+    let spins = |gpu: &JobGpu| {
+        let spin = tracks.get(gpu.position).and_then(GpuTrack::spin_watts);
+        spin.is_none_or(|spin| watts < LATE_SPIN * spin)
+    };
+    (watts <= LATE_POWER * least && !others().any(spins)).then_some(least)
+}
+
 /// Compares the GPUs by their means of the last minutes: ten to call them balanced, three to detect a straggler. `None`
 /// if too little is known.
-fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t: f64) -> Option<Balance> {
+///
+/// `before` is the power at work of the GPUs that already wait for a straggler: their median becomes lower meanwhile.
+fn balance(
+    gpus: &[JobGpu],
+    tracks: &[GpuTrack],
+    (points, power): (f64, f64),
+    (t, before): (f64, Option<f32>),
+) -> Option<Balance> {
     if gpus.len() < 2 || gpus.iter().any(|gpu| !gpu.is_exclusive) {
         return None;
     }
@@ -641,9 +681,19 @@ fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t:
     let mut powers: Vec<f32> = others.iter().map(|mean| mean.2).collect();
     powers.sort_by(f32::total_cmp);
     let others_watts = *powers.get(powers.len() / 2)?;
+    let others_before = waits_for(gpus, tracks, position, (others_watts, before));
+    // A rank that rests for a while saves or evaluates.
+    let never_rests = || {
+        let stats = tracks.get(position).map(|track| track.window.stats(t - STRAGGLER_SECONDS));
+        stats.is_some_and(|stats| stats.least_utilization >= Some(LATE_LEAST))
+    };
+    let others_before = others_before.filter(|_| {
+        others_utilization - utilization >= LATE_POINTS && others_utilization >= LATE_OTHERS && never_rests()
+    });
     let is_off = f64::from(others_utilization - utilization) >= points
-        && f64::from(others_watts - watts) >= power * f64::from(others_watts);
-    let straggler = Straggler { position, utilization, watts, others_utilization, others_watts, clocks: None };
+        && (f64::from(others_watts - watts) >= power * f64::from(others_watts) || others_before.is_some());
+    let straggler =
+        Straggler { position, utilization, watts, others_utilization, others_watts, clocks: None, others_before };
     if is_off && are_balanced(others) {
         return Some(Balance::Straggler(straggler));
     }
@@ -674,6 +724,7 @@ fn slow_clock(means: &[(usize, f32, f32)], tracks: &[GpuTrack]) -> Option<Stragg
         others_utilization: utilizations / count,
         others_watts: powers / count,
         clocks: Some((slowest, median)),
+        others_before: None,
     })
 }
 

@@ -1,20 +1,24 @@
-//! Detects memory that grows for hours, or fast until it is full, in the history of one process.
+//! Detects memory that grows for hours, or fast until it is full: that of one process on its GPUs, and that of a host.
 
 use crate::config::thresholds::GpuMemLeak;
+use std::collections::VecDeque;
 
 /// A memory leak of one process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Leak {
     /// In bytes.
     pub(crate) growth: f64,
-    /// The seconds in which the memory grew: two hours, the time since the process was first seen, or [`FAST_POINTS`] minutes.
+    /// The seconds in which the memory grew: two hours, the time since the process was first seen, or the minutes of
+    /// [`FAST`] or [`STEEP`].
     pub(crate) span: f64,
     /// The seconds until the memory of its GPUs is full.
     pub(crate) full_in: f64,
     /// The growth is too small or too slow to matter within a day.
     pub(crate) is_slow: bool,
-    /// It grew for a quarter of an hour only.
+    /// It grew in each minute of a quarter of an hour.
     pub(crate) is_fast: bool,
+    /// It grew for three quarters of an hour: longer than a server needs to load its models.
+    pub(crate) is_steep: bool,
 }
 
 /// The number of points needed, of 120.
@@ -26,13 +30,23 @@ const LAST_SHARE: f64 = 0.25;
 /// A steady growth of this share of the threshold is a slow leak.
 const SLOW_SHARE: f64 = 0.5;
 
-/// Memory that grows in each of the last minutes and is full soon: the number of these minutes.
-pub(crate) const FAST_POINTS: usize = 15;
-/// The least growth of each of them, as a share of the mean one, and of all of them, as a share of the memory of the GPUs.
+/// Memory that grows all the time and is full soon.
+pub(crate) struct Growth {
+    /// The minutes of growth.
+    pub(crate) points: usize,
+    /// The length in minutes of the parts in each of which it grows.
+    part: usize,
+    /// The least growth of all of them, as a share of the memory of the GPUs.
+    share: f64,
+    /// The memory is full within this time, in seconds.
+    full_in: f64,
+}
+
+/// A quarter of an hour in each minute of which the memory grows, and three quarters with growth in each five minutes.
+pub(crate) const FAST: Growth = Growth { points: 15, part: 1, share: 0.1, full_in: 1200.0 };
+const STEEP: Growth = Growth { points: 45, part: 5, share: 0.3, full_in: 2400.0 };
+/// The least growth of each part, as a share of the mean one.
 const FAST_STEP_SHARE: f64 = 0.25;
-const FAST_GROWTH_SHARE: f64 = 0.1;
-/// The memory is full within this time, in seconds.
-const FAST_FULL_IN: f64 = 1200.0;
 /// The growth in the second half as a share of that in the first: what slows down comes to an end.
 const FAST_SECOND_HALF: f64 = 0.85;
 
@@ -41,25 +55,33 @@ const FAST_SECOND_HALF: f64 = 0.85;
 pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     let series: Vec<(f64, f64)> =
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
-    long_leak(&series, total, free, limits).or_else(|| fast_leak(&series, total, free))
+    long_leak(&series, total, free, limits).or_else(|| {
+        let steep = growth_without_a_pause(&series, total, free, &STEEP);
+        let fast = growth_without_a_pause(&series, total, free, &FAST);
+        let found = fast.or(steep)?;
+        Some(Leak { is_fast: fast.is_some(), is_steep: steep.is_some(), ..found })
+    })
 }
 
-/// Memory that grows in every minute and will be full before anybody has seen it grow for hours.
-fn fast_leak(series: &[(f64, f64)], total: f64, free: f64) -> Option<Leak> {
-    let last = series.get(series.len().checked_sub(FAST_POINTS + 1)?..)?;
-    let half = FAST_POINTS / 2;
+/// Memory that grows without a pause and will be full before anybody has seen it grow for hours.
+fn growth_without_a_pause(series: &[(f64, f64)], total: f64, free: f64, least: &Growth) -> Option<Leak> {
+    let Growth { points, part, .. } = *least;
+    let last = series.get(series.len().checked_sub(points + 1)?..)?;
+    let half = points / 2;
     let (first, end) = (last.first()?, last.last()?);
-    let (before, after) = (last.get(half)?.1 - first.1, end.1 - last.get(FAST_POINTS - half)?.1);
+    let (before, after) = (last.get(half)?.1 - first.1, end.1 - last.get(points - half)?.1);
     let growth = end.1 - first.1;
-    if growth < FAST_GROWTH_SHARE * total || end.0 - first.0 > FAST_POINTS as f64 {
+    if growth < least.share * total || end.0 - first.0 > points as f64 {
         return None;
     }
-    let mean = growth / FAST_POINTS as f64;
-    let is_steady = last.windows(2).all(|pair| pair[1].1 - pair[0].1 >= FAST_STEP_SHARE * mean);
+    let mean = growth / points as f64;
+    let ends: Vec<f64> = last.iter().step_by(part).map(|point| point.1).collect();
+    let is_steady = ends.windows(2).all(|pair| pair[1] - pair[0] >= FAST_STEP_SHARE * mean * part as f64);
     let goes_on = after >= FAST_SECOND_HALF * before;
     let full_in = free / (mean / 60.0);
-    let is_fast = is_steady && goes_on && full_in <= FAST_FULL_IN;
-    is_fast.then_some(Leak { growth, span: 60.0 * FAST_POINTS as f64, full_in, is_slow: false, is_fast: true })
+    let is_fast = is_steady && goes_on && full_in <= least.full_in;
+    let span = 60.0 * points as f64;
+    is_fast.then_some(Leak { growth, span, full_in, is_slow: false, is_fast: false, is_steep: false })
 }
 
 fn long_leak(series: &[(f64, f64)], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
@@ -111,7 +133,14 @@ fn long_leak(series: &[(f64, f64)], total: f64, free: f64, limits: &GpuMemLeak) 
         return None;
     }
     let span = 60.0 * (smooth.last()?.0 - smooth.first()?.0);
-    Some(Leak { growth, span, full_in, is_slow: growth < least || full_in >= limits.full_in, is_fast: false })
+    Some(Leak {
+        growth,
+        span,
+        full_in,
+        is_slow: growth < least || full_in >= limits.full_in,
+        is_fast: false,
+        is_steep: false,
+    })
 }
 
 /// The Mann-Kendall z of the trend, corrected for ties.
@@ -144,6 +173,68 @@ fn theil_sen(series: &[(f64, f64)]) -> Option<f64> {
     }
     let middle = slopes.len() / 2;
     (!slopes.is_empty()).then(|| *slopes.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+/// The memory of a host that is available, in bytes, once a minute.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AvailableMemory {
+    minutes: VecDeque<f32>,
+    next_at: f64,
+}
+
+/// Memory of a host that has become less without a pause, and ends soon.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Shrinkage {
+    /// In bytes.
+    pub(crate) loss: f64,
+    /// In which it became less, in seconds.
+    pub(crate) span: f64,
+    /// The seconds until nothing is available.
+    pub(crate) ends_in: f64,
+}
+
+/// The minutes in which the available memory becomes less, and the parts in each of which it does.
+const SHRINKS_FOR: usize = 90;
+const SHRINKS_PARTS: usize = 6;
+/// The least loss, as a share of the memory of the host, and that of each part, as a share of the mean one.
+const SHRINKS_BY: f64 = 0.3;
+const SHRINKS_STEP: f64 = 0.4;
+/// The minutes at the end in which it must go on.
+const SHRINKS_LAST: usize = 5;
+/// The memory ends within this time, in seconds.
+const SHRINKS_ENDS_IN: f64 = 6600.0;
+/// A gap between two minutes, in seconds, after which the trend begins anew.
+const SHRINKS_GAP: f64 = 300.0;
+
+impl AvailableMemory {
+    pub(crate) fn add(&mut self, bytes: Option<u64>, t: f64) {
+        let Some(bytes) = bytes.filter(|_| t >= self.next_at) else { return };
+        if t > self.next_at + SHRINKS_GAP {
+            self.minutes.clear();
+        }
+        self.next_at = t + 60.0;
+        if self.minutes.len() > SHRINKS_FOR {
+            self.minutes.pop_front();
+        }
+        self.minutes.push_back(bytes as f32);
+    }
+
+    /// The steady loss of the last hour and a half. A program that loads its data takes less, or comes to an end sooner.
+    pub(crate) fn shrinkage(&self, total: f64) -> Option<Shrinkage> {
+        let (first, last) = (f64::from(*self.minutes.front()?), f64::from(*self.minutes.back()?));
+        let loss = first - last;
+        if self.minutes.len() <= SHRINKS_FOR || loss < SHRINKS_BY * total {
+            return None;
+        }
+        let span = 60.0 * SHRINKS_FOR as f64;
+        let ends_in = last / (loss / span);
+        let ends: Vec<f64> =
+            self.minutes.iter().step_by(SHRINKS_FOR / SHRINKS_PARTS).map(|bytes| f64::from(*bytes)).collect();
+        let is_steady = ends.windows(2).all(|pair| pair[0] - pair[1] >= SHRINKS_STEP * loss / SHRINKS_PARTS as f64);
+        let before = self.minutes.get(SHRINKS_FOR - SHRINKS_LAST).map_or(last, |bytes| f64::from(*bytes));
+        let is_over = before - last < SHRINKS_STEP * loss * SHRINKS_LAST as f64 / SHRINKS_FOR as f64;
+        (is_steady && !is_over && ends_in <= SHRINKS_ENDS_IN).then_some(Shrinkage { loss, span, ends_in })
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +297,45 @@ mod tests {
         assert_eq!(leak(30, &|minute| 70.0 - 25.0 * (-minute / 8.0).exp()), None, "an allocator that fills the GPU");
         assert_eq!(leak(30, &|minute| 40.0 + minute.min(27.0)), None, "weights that are loaded");
         assert_eq!(leak(30, &|minute| 40.0 + (minute / 5.0).floor() * 5.0), None, "steps");
+    }
+
+    #[test]
+    fn memory_that_grows_for_three_quarters_of_an_hour_and_is_full_soon_is_steep() {
+        let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
+            let points: Vec<Option<f32>> =
+                (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
+            let free = 80.0 - gib(f64::from(minutes - 1));
+            let leak = detect_leak(&points, 80.0 * GIB, free * GIB, &GpuMemLeak::default());
+            leak.map(|leak| (leak.is_fast, leak.is_steep))
+        };
+        let grows = |minute: f64| 10.0 + minute;
+        assert_eq!((leak(45, &grows), leak(46, &grows)), (None, Some((false, true))), "full in 25 min");
+        assert_eq!(leak(52, &grows), Some((true, true)), "full in 19 min");
+        assert_eq!(leak(46, &|minute| 10.0 + (minute / 5.0).floor() * 5.0), Some((false, true)), "in steps");
+        assert_eq!(leak(46, &|minute| 10.0 + 0.6 * minute), None, "full in an hour");
+        assert_eq!(leak(46, &|minute| 10.0 + minute.min(38.0)), None, "it came to an end");
+    }
+
+    #[test]
+    fn memory_of_a_host_that_shrinks_steadily_for_an_hour_and_a_half_ends_soon() {
+        let ends_in = |minutes: u32, share: &dyn Fn(f64) -> f64| {
+            let mut memory = AvailableMemory::default();
+            for second in (0..60 * minutes).step_by(20) {
+                memory.add(Some((100.0 * GIB * share(f64::from(second) / 60.0)) as u64), f64::from(second));
+            }
+            memory.shrinkage(100.0 * GIB).map(|shrinkage| (shrinkage.ends_in / 60.0).round())
+        };
+        let shrinks = |minute: f64| 0.9 - 0.005 * minute;
+        assert_eq!((ends_in(90, &shrinks), ends_in(91, &shrinks)), (None, Some(90.0)));
+        assert_eq!(ends_in(120, &|minute| 0.9 - 0.003 * minute), None, "too slow to tell");
+        assert_eq!(ends_in(91, &|minute| 0.95 - 0.0075 * minute.min(84.0)), None, "weights that have been loaded");
+        assert_eq!(ends_in(91, &|minute| if minute < 40.0 { 0.9 } else { 0.4 }), None, "one program has started");
+        let mut memory = AvailableMemory::default();
+        for minute in 0..100_u32 {
+            let gap = if minute < 50 { 0.0 } else { 1000.0 };
+            memory.add(Some((100.0 * GIB * shrinks(f64::from(minute))) as u64), 60.0 * f64::from(minute) + gap);
+        }
+        assert_eq!(memory.shrinkage(100.0 * GIB), None, "the trend begins anew after a gap");
     }
 
     #[test]

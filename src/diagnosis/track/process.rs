@@ -1,6 +1,6 @@
 //! The state kept for one process.
 
-use super::leak::{FAST_POINTS, Leak};
+use super::leak::{FAST, Leak};
 use crate::diagnosis::condition::Run;
 use crate::fleet::{JobKey, Process, ProcessInfo, ProcessKey, program_name};
 use crate::wire::{Owner, Presence, ProcessState, SafeText};
@@ -15,7 +15,7 @@ const LATE_SECONDS: f64 = 300.0;
 /// The growth of written or read bytes that is more than log lines.
 const WRITE_BYTES: u64 = 1 << 20;
 /// A process is first checked for leaks when it has been observed for this long, in seconds.
-const LEAK_AFTER: f64 = (FAST_POINTS as f64 + 2.0) * 60.0;
+const LEAK_AFTER: f64 = (FAST.points as f64 + 2.0) * 60.0;
 /// The probe checks a log at least in every tenth sample and repeats its age in between. More repetitions than these mean
 /// that it was written exactly once per check.
 const MAX_LOG_AGE_REPEATS: u32 = 11;
@@ -23,6 +23,8 @@ const MAX_LOG_AGE_REPEATS: u32 = 11;
 /// beyond the other two values.
 const LOG_GROWS: (f64, f64) = (150.0, 3.0);
 const LOG_IS_SILENT: (f64, f64) = (300.0, 5.0);
+/// The pauses of a log that grows slowly, in seconds.
+const SLOW_LOG: std::ops::RangeInclusive<f64> = 60.0..=600.0;
 /// The number of writes after which the usual gap is known.
 const KNOWN_WRITES: u32 = 5;
 /// The number of gaps between log writes that are kept.
@@ -239,6 +241,14 @@ impl LogTrack {
             return Some(true);
         }
         (age > LOG_IS_SILENT.0.max(LOG_IS_SILENT.1 * gap)).then_some(false)
+    }
+
+    /// Whether the log grows slowly, with even pauses of some minutes, since the process began to rest.
+    pub(crate) fn grows_slowly(&self, since: f64, t: f64) -> bool {
+        let (Some(gap), Some(written_at)) = (self.gaps.last().map(|gap| f64::from(*gap)), self.written_at) else {
+            return false;
+        };
+        SLOW_LOG.contains(&gap) && written_at - gap >= since - LOG_GROWS.0 && t - written_at <= 1.5 * gap
     }
 
     /// The median gap between writes, in seconds.
