@@ -224,8 +224,9 @@ impl HostTrack {
         let (least, most) = lengths
             .iter()
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
-        // Nobody changes a program that is started again at once.
-        let is_restarted = facts.is_some_and(is_supervised) && most <= RESTARTED_SECONDS;
+        // Nobody changes a program that is started again at once. In a container, somebody may try something.
+        let is_restarted = most <= RESTARTED_SECONDS
+            && facts.is_some_and(|facts| is_supervised(facts) && (is_pod || is_model_server(facts)));
         if is_restarted || most <= 1.5 * least + 10.0 { (lengths.len() as u32, recent) } else { (0, 0) }
     }
 }

@@ -71,25 +71,26 @@ rules! {
         topic: StuckJob,
         fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
                 memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 % or 2 W), after at \
-                least 5 min of healthy work at twice that power above an idle context. Or its power is constant (within \
-                2 %) at no more than 85 % of the power that the same job drew at work for 5 min, with at most a quarter \
-                of its memory accesses; at no more than 75 % if memory accesses are not reported, or if the log has \
-                stopped. Or, at 95 % busy, its steady power is at most half of that at work above an idle context for 10 \
-                min, whatever the memory, after its launcher ended; for 26 min if its log is silent or the workers that \
-                fed it rest since then. Boards without power: memory accesses fell to 1 %. Warn after 5 min, critical \
-                after 10 min; later if the job waited that long before without a rank at work and went on by itself; \
-                after 11 and 20 min for a job on a single GPU if nothing but the GPU tells. While another rank works (it \
-                computes, reads, writes, uses the CPU or shows signs of life, also on a host that certainly runs the \
-                same job), the others may be waiting for it: the finding is then info after 10 min, and counting starts \
-                again when that work ends. While the job's log grows, warn after 20 min. Info if the GPU is only partly \
-                busy at a constant level, or beside a lost GPU. A GPU that moves data over NVLink (200 MB/s) or PCIe \
-                (500 MB/s), reads its memory (5 % of the bandwidth) or uses its tensor cores (2 %) works. Where these \
-                counters (GPM) showed work for 5 min before, a GPU that is 90 % busy for 5 min with tensor cores at 1 %, \
-                memory at 2 %, links at 100 MB/s and half of its SMs at most spins, whatever its power; with more SMs \
-                after 20 min at a steady power. On a board without a power limit, the threshold is half of the median \
-                power at work. If memory accesses and log show nothing, constant power below it for 15 min is info, \
-                while the GPU is at least 90 % busy or as busy as at work. The confidence is \"certain\" if at least two \
-                GPUs, all of the job, spin and its log has stopped.",
+                least 5 min of healthy work at twice that power above an idle context. Or its power is constant \
+                (within 2 %) at no more than 85 % of the power that the same job drew at work for 5 min, with at most \
+                a quarter of its memory accesses, for 15 min on a single GPU with a power limit; at no more than 75 % \
+                if memory accesses are not reported, or if the log has stopped. Or, at 95 % busy, its steady power is \
+                at most half of that at work above an idle context for 10 min, whatever the memory, after its launcher \
+                ended; for 26 min if its log is silent or the workers that fed it rest since then. Boards without \
+                power: memory accesses fell to 1 %. Warn after 5 min, critical after 10 min; later if the job waited \
+                that long before without a rank at work and went on by itself; after 11 and 20 min for a job on a \
+                single GPU if nothing but the GPU tells. While another rank works (it computes, reads, writes, uses \
+                the CPU or shows signs of life, also on a host that certainly runs the same job), the others may be \
+                waiting for it: the finding is then info after 10 min, and counting starts again when that work ends. \
+                While the job's log grows, warn after 20 min. Info if the GPU is only partly busy at a constant level, \
+                or beside a lost GPU. A GPU that moves data over NVLink (200 MB/s) or PCIe (500 MB/s), reads its \
+                memory (5 % of the bandwidth) or uses its tensor cores (2 %) works. Where these counters (GPM) showed \
+                work for 5 min before, a GPU that is 90 % busy for 5 min with tensor cores at 1 %, memory at 2 %, \
+                links at 100 MB/s and half of its SMs at most spins, whatever its power; with more SMs after 20 min at \
+                a steady power. On a board without a power limit, the threshold is half of the median power at work. \
+                If memory accesses and log show nothing, constant power below it for 15 min is info, while the GPU is \
+                at least 90 % busy or as busy as at work. The confidence is \"certain\" if at least two GPUs, all of \
+                the job, spin and its log has stopped.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares all ranks and names the one for which the others wait. \

@@ -3,7 +3,7 @@
 use super::condition::{Run, SampleTime};
 use super::finding::{FindingDetails, FindingGpu, FindingProcess};
 use super::host_diagnosis::{HostDiagnosis, HostTrack};
-use super::track::{GpuTrack, JobTrack, ProcessTrack, WaitingClients};
+use super::track::{GpuTrack, JobTrack, LogTrack, ProcessTrack, WaitingClients};
 use crate::config::Thresholds;
 use crate::fleet::{DistributedJob, Fleet, GpuListStyle, Host, HostId, format_gpu_list};
 use crate::wire::format::{self, DurationStyle};
@@ -127,6 +127,14 @@ impl<'a> RuleContext<'a> {
         let t = self.sample_time.t;
         let states = || self.members(job).filter_map(|process| process.log.as_ref()?.is_growing(t));
         states().next().is_some() && !states().any(|grows| grows)
+    }
+
+    /// Whether the job was seen to write a log, and has not done so for this many seconds, whatever its pace was.
+    pub(super) fn has_log_stopped(&self, job: &JobTrack, seconds: f64) -> bool {
+        let t = self.sample_time.t;
+        let logs = || self.members(job).filter_map(|process| process.log.as_deref());
+        let is_old = |log: &LogTrack| log.age(t).is_some_and(|age| age >= seconds);
+        logs().any(|log| log.writes > 0) && logs().all(is_old)
     }
 
     /// Whether the log of a process grows at its usual pace.

@@ -528,3 +528,7 @@ const SERVER_BUSY_PERCENT: f64 = 90.0;
 #[cfg(test)]
 #[path = "job_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "job_start_tests.rs"]
+mod start_tests;

@@ -13,7 +13,7 @@ fn works(tester: &mut RuleTester, command: &str) -> TestSample {
     TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes: job(command, 1.2) }
 }
 
-fn idles(tester: &mut RuleTester, command: &str, cores: f32) -> TestSample {
+pub(super) fn idles(tester: &mut RuleTester, command: &str, cores: f32) -> TestSample {
     TestSample { gpus: vec![tester.gpu(0, 122.0, 0, 40)], processes: job(command, cores) }
 }
 
@@ -32,7 +32,7 @@ fn a_job_that_worked_and_is_idle_is_stalled() {
 }
 
 /// Eight ranks of one launcher, each with this CPU usage.
-fn eight_ranks(tester: &mut RuleTester, utilization: u8, cores: f32) -> TestSample {
+pub(super) fn eight_ranks(tester: &mut RuleTester, utilization: u8, cores: f32) -> TestSample {
     let processes = (0..8).map(|gpu| {
         let mut rank = process(4312 + u32::from(gpu), "python train.py", &[(gpu, 40)]);
         let torchrun = Ancestor { pid: 4300, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };
@@ -85,64 +85,6 @@ fn threads_of_watchdogs_do_not_hide_a_stall() {
     tester.run(3600.0, |tester, _| eight_ranks(tester, 97, 1.3));
     tester.run(2400.0, |tester, _| eight_ranks(tester, 0, 0.8));
     assert!(!tester.fired().iter().any(|(rule, _)| *rule == "job-stalled"), "{:?}", tester.fired());
-}
-
-#[test]
-fn ranks_that_wait_for_each_other_from_the_start_are_reported() {
-    let run = |cores: f32| {
-        let mut tester = RuleTester::new(gpus(0..8));
-        tester.interval = 30.0;
-        tester.run_edited(
-            2400.0,
-            |tester, _| eight_ranks(tester, 0, cores),
-            |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 60.0); 8],
-        );
-        tester.firing()
-    };
-    assert_eq!(run(0.004), [("rendezvous-stuck", "warn")]);
-    assert_eq!(run(1.0), [("rendezvous-stuck", "info")], "they wait in a loop, or compile");
-    assert_eq!(run(1.6), [], "they load data");
-}
-
-#[test]
-fn ranks_whose_gpu_memory_grows_load_something() {
-    let fired = |mib_a_minute: f64| {
-        let mut tester = RuleTester::new(gpus(0..8));
-        tester.interval = 30.0;
-        tester.run_edited(
-            2400.0,
-            |tester, passed| {
-                let mut sample = eight_ranks(tester, 0, 0.004);
-                let bytes = (2 << 30) + ((mib_a_minute * passed / 60.0) as u64) * (1 << 20);
-                sample.processes.iter_mut().for_each(|rank| rank.gpus[0].gpu_memory_bytes = Some(bytes));
-                sample
-            },
-            |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 60.0); 8],
-        );
-        tester.fired()
-    };
-    assert_eq!(fired(570.0), []);
-    assert!(fired(0.0).contains(&("rendezvous-stuck", "warn")), "{:?}", fired(0.0));
-}
-
-#[test]
-fn ranks_that_wait_in_a_loop_warn_if_nothing_is_read_or_written() {
-    let run = |reads: bool| {
-        let mut tester = RuleTester::new(gpus(0..8));
-        tester.interval = 30.0;
-        tester.run_edited(
-            2400.0,
-            |tester, _| eight_ranks(tester, 0, 1.0),
-            |snapshot, t| {
-                snapshot.processes.age_seconds = vec![Some(t + 60.0); 8];
-                let read = if reads { (t * 5e6) as u64 } else { 7 << 30 };
-                snapshot.processes.read_characters = vec![Some(read); 8];
-            },
-        );
-        tester.firing()
-    };
-    assert_eq!(run(false), [("rendezvous-stuck", "warn")]);
-    assert_eq!(run(true), [], "they read");
 }
 
 #[test]
@@ -228,30 +170,6 @@ fn a_training_run_beside_a_neighbour_warns_when_its_log_has_stopped_too() {
     let rests = |own: &mut TestProcess, hangs: bool| own.reading.cpu_percent = Some(if hangs { 0.3 } else { 100.0 });
     assert_eq!(hangs_beside_a_neighbour(4200.0, true, rests), [("job-stalled", "warn")]);
     assert_eq!(hangs_beside_a_neighbour(4200.0, false, rests), [("job-stalled", "info")]);
-}
-
-#[test]
-fn a_single_rank_that_was_started_for_several_hosts_waits_for_the_others() {
-    let run = |options: &str| {
-        let mut tester = RuleTester::new(gpus(0..1));
-        tester.interval = 30.0;
-        let argv: Vec<SafeText> = format!("torchrun {options} train.py").split(' ').map(SafeText::new).collect();
-        tester.run_edited(
-            2400.0,
-            |tester, _| {
-                let mut rank = process(4312, "python train.py", &[(0, 1)]);
-                let torchrun = Ancestor { pid: 4300, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };
-                rank.facts.ancestors = vec![Ancestor { argv: argv.clone(), ..torchrun }];
-                rank.reading.cpu_percent = Some(0.4);
-                TestSample { gpus: vec![tester.gpu(0, 110.0, 0, 1)], processes: vec![rank] }
-            },
-            |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 60.0)],
-        );
-        tester.firing()
-    };
-    assert_eq!(run("--nnodes=2 --node_rank 1"), [("rendezvous-stuck", "warn")]);
-    assert_eq!(run("--nnodes 2:4"), [("rendezvous-stuck", "warn")]);
-    assert_eq!(run("--nnodes=1"), []);
 }
 
 #[test]
@@ -572,30 +490,6 @@ fn a_server_whose_gpu_is_not_read_must_use_the_cpu_for_five_minutes() {
 }
 
 #[test]
-fn a_batch_on_a_mig_instance_that_stops_while_it_starts_warns_after_40_minutes() {
-    let fired = |command: &str| {
-        let mut infos = gpus(0..1);
-        infos[0].mig_parent_uuid = Some("GPU-parent".into());
-        let mut tester = RuleTester::new(infos);
-        tester.interval = 5.0;
-        tester.run(3000.0, |tester, passed| {
-            let mut sample = idles(tester, command, 0.006);
-            sample.gpus[0].utilization_percent = None;
-            let process = &mut sample.processes[0];
-            process.gpus[0].sm_percent = None;
-            process.facts.log_path = Some("/home/alice/batch.log".into());
-            process.reading.read_characters = Some(7 << 30);
-            process.reading.log_age_seconds =
-                Some(if passed < 120.0 { (passed % 10.0).trunc() } else { passed - 120.0 });
-            sample
-        });
-        tester.fired().contains(&("job-stalled", "warn"))
-    };
-    assert!(fired("vllm run-batch -i batch.jsonl"));
-    assert!(!fired("vllm serve qwen"), "it waits for requests");
-}
-
-#[test]
 fn ranks_of_ray_that_computed_and_logged_until_now_warn() {
     let run = |command: &str, ranks: u16, logs: bool| {
         let mut tester = RuleTester::new(gpus(0..u32::from(ranks)));
@@ -662,69 +556,6 @@ fn a_job_that_writes_to_its_log_every_five_minutes_while_it_rests_warns_after_45
 }
 
 #[test]
-fn shards_of_a_server_that_hold_nothing_but_contexts_wait_for_a_missing_one() {
-    let run = |command: &str, launcher: &str, gib: u64, ranks: u16, port: Option<u16>| {
-        let mut tester = RuleTester::new(gpus(0..4));
-        tester.interval = 10.0;
-        let shards = |tester: &mut RuleTester, _: f64| {
-            let shard = |gpu: u16| {
-                let mut shard = process(7 + u32::from(gpu), command, &[(gpu, gib)]);
-                let name = launcher.into();
-                shard.facts.ancestors = vec![Ancestor { pid: 3, uid: Some(1000), name, ..Ancestor::default() }];
-                shard.facts.listening_ports = port.into_iter().collect();
-                shard
-            };
-            TestSample {
-                gpus: (0..4).map(|_| tester.gpu(0, 68.0, 0, gib)).collect(),
-                processes: (0..ranks).map(shard).collect(),
-            }
-        };
-        tester.run_edited(2400.0, shards, |snapshot, passed| {
-            snapshot.processes.age_seconds = vec![Some(passed); usize::from(ranks)];
-            snapshot.processes.cpu_percent = vec![Some(0.7); usize::from(ranks)];
-            snapshot.processes.read_characters = vec![Some(7 << 30); usize::from(ranks)];
-        });
-        tester.firing().contains(&("rendezvous-stuck", "warn"))
-    };
-    let tgi =
-        |gib, ranks| run("text-generation-server serve falcon --sharded", "text-generation-launcher", gib, ranks, None);
-    assert!(tgi(1, 3));
-    assert!(!tgi(30, 3), "they have loaded their shares, and the router may wait for requests");
-    assert!(!tgi(1, 1), "a server that loads its model with the first request");
-    let trtllm = |port| run("python /usr/bin/trtllm-serve /engines/mixtral --tp_size 4", "mpirun", 24, 4, port);
-    assert!(trtllm(None), "it never opens its port");
-    assert!(!trtllm(Some(8000)), "it waits for requests");
-}
-
-#[test]
-fn workers_of_ray_in_a_task_that_hold_nothing_but_a_context_wait_for_each_other() {
-    let run = |title: &str| {
-        let mut tester = RuleTester::new(gpus(0..2));
-        let ranks = |tester: &mut RuleTester, _: f64| {
-            let rank = |gpu: u16| {
-                let mut rank = process(7 + u32::from(gpu), title, &[(gpu, 1)]);
-                let raylet = ["/opt/ray/raylet"].map(SafeText::new).to_vec();
-                let name = "raylet".into();
-                rank.facts.ancestors =
-                    vec![Ancestor { pid: 3, uid: Some(1000), name, argv: raylet, ..Ancestor::default() }];
-                rank
-            };
-            TestSample {
-                gpus: (0..2).map(|_| tester.gpu(0, 68.0, 0, 1)).collect(),
-                processes: (0..2).map(rank).collect(),
-            }
-        };
-        tester.run_edited(1800.0, ranks, |snapshot, passed| {
-            snapshot.processes.age_seconds = vec![Some(passed); 2];
-            snapshot.processes.cpu_percent = vec![Some(1.0); 2];
-        });
-        tester.firing()
-    };
-    assert_eq!(run("ray::_RayTrainWorker__execute"), [("rendezvous-stuck", "warn")]);
-    assert_eq!(run("ray::TrainWorker"), []);
-}
-
-#[test]
 fn a_repeated_log_age_is_not_a_write() {
     // As the probe reports it: checked in every tenth sample and repeated in between.
     let fired_for = |written_every: f64, stops_at: f64| {
@@ -743,66 +574,6 @@ fn a_repeated_log_age_is_not_a_write() {
     assert_eq!(fired_for(1e9, 1e9).0, [], "never written");
     assert_eq!(fired_for(7.3, 1e9).0, [], "written regularly");
     assert_eq!(fired_for(7.3, 1500.0).0, [("log-silent", "info")], "not written any more");
-}
-
-/// A process that was seen from its start, wrote a log for some minutes and then stopped; `edit` changes its facts.
-fn stops_before_it_begins(edit: impl Fn(&mut TestProcess)) -> Vec<(&'static str, &'static str)> {
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run_edited(
-        3600.0,
-        |tester, t| {
-            let mut sample = idles(tester, "python train.py", 0.0);
-            let own = &mut sample.processes[0];
-            own.reading.cpu_percent = Some(if t < 300.0 { 110.0 } else { 0.0 });
-            own.reading.write_bytes = Some(4096);
-            own.reading.read_characters = Some(4096);
-            own.reading.log_age_seconds = Some(if t < 300.0 { 1.0 } else { t - 300.0 });
-            own.facts.log_path = Some("/home/alice/train.log".into());
-            edit(own);
-            sample
-        },
-        |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 20.0)],
-    );
-    tester.fired().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect()
-}
-
-#[test]
-fn a_job_that_stops_before_its_first_step_is_stalled_unless_something_can_wake_it() {
-    assert_eq!(stops_before_it_begins(|_| ()), [("job-stalled", "info"), ("job-stalled", "warn")]);
-    assert_eq!(stops_before_it_begins(|own| own.reading.established_connections = Some(1)), [], "it may get a message");
-    assert_eq!(stops_before_it_begins(|own| own.facts.listening_ports = vec![8000]), [], "it may get a request");
-}
-
-#[test]
-fn a_server_that_freezes_before_it_loads_its_model_warns_after_45_minutes() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.run_edited(
-        3300.0,
-        |tester, t| {
-            let mut sample = idles(tester, "python -m vllm.entrypoints.openai.api_server", 0.0);
-            let own = &mut sample.processes[0];
-            own.gpus[0].gpu_memory_bytes = Some(430 << 20);
-            own.reading.cpu_percent = Some(if t < 300.0 { 90.0 } else { 0.4 });
-            own.reading.write_bytes = Some(4096);
-            own.reading.log_age_seconds = Some(if t < 300.0 { 1.0 } else { t - 300.0 });
-            own.facts.log_path = Some("/home/alice/serve.log".into());
-            sample
-        },
-        |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 20.0)],
-    );
-    let fired: Vec<_> = tester.fired().into_iter().filter(|(rule, _)| *rule == "job-stalled").collect();
-    assert_eq!(fired, [("job-stalled", "info"), ("job-stalled", "warn")]);
-}
-
-#[test]
-fn a_single_process_that_loops_before_its_first_step_is_stalled_and_waits_for_no_rank() {
-    let in_slurm = |own: &mut TestProcess| {
-        if own.reading.cpu_percent == Some(0.0) {
-            own.reading.cpu_percent = Some(100.0);
-        }
-        own.facts.owner = Some(Owner::Slurm { job: "481207".into(), step: None });
-    };
-    assert_eq!(stops_before_it_begins(in_slurm), [("job-stalled", "info"), ("job-stalled", "warn")]);
 }
 
 #[test]

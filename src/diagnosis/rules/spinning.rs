@@ -326,8 +326,7 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
     // A silent log stands for the memory, which some drivers report as in use.
     let is_silent = context.is_log_silent(job);
     // A program that is alone has no rank to wait for: its log must have stopped long ago, and its memory must be at rest.
-    let ages = || context.members(job).filter_map(|process| process.log.as_ref()?.age(t));
-    let is_stopped = ages().next().is_some() && ages().all(|age| age >= STOPPED_LOG_SECONDS);
+    let is_stopped = context.has_log_stopped(job, STOPPED_LOG_SECONDS);
     let level = track.level_run.filter(|(_, percent)| is_silent && *percent >= 98.0).map(|(run, _)| run);
     let level = level.filter(|run| run.reaches(t, 2.0 * after));
     let run = track.still_run.or(level).filter(|run| run.reaches(t, after))?;

@@ -331,9 +331,7 @@ fn suspect(
     });
     // Its log stopped long ago as well, and its memory has rested since.
     let t = context.sample_time.t;
-    let ages = || context.members(job).filter_map(|process| process.log.as_ref()?.age(t));
-    let has_stopped = ages().next().is_some()
-        && ages().all(|age| age >= STOPPED_AFTER)
+    let has_stopped = context.has_log_stopped(job, STOPPED_AFTER)
         && unseen.iter().all(|one| !one.is_hint && !one.is_partial && one.memory_percent.is_none())
         && t - earliest(unseen).since >= STOPPED_AFTER;
     let is_alone = is_alone && !is_hung_server && !has_stopped;
