@@ -166,11 +166,8 @@ impl HostTrack {
             if is_short && repeats < REPEATS {
                 continue;
             }
-            let is_restarted = |facts: &ProcessFacts| {
-                is_supervised(facts)
-                    && (is_model_server(facts)
-                        || (matches!(facts.owner, Some(Owner::Pod { .. })) && recent >= RESTARTED_REPEATS))
-            };
+            let is_restarted =
+                |facts: &ProcessFacts| starts_again(facts) && (is_model_server(facts) || recent >= RESTARTED_REPEATS);
             let ended = EndedJob {
                 job: job.clone(),
                 last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
@@ -203,8 +200,7 @@ impl HostTrack {
         push_bounded(&mut self.short_runs, last.clone());
         // An orchestrator waits longer after each end, up to some minutes.
         let facts = process.info.facts.as_ref();
-        let is_pod = facts.is_some_and(|facts| matches!(facts.owner, Some(Owner::Pod { .. })));
-        let window = if is_pod { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
+        let window = if facts.is_some_and(is_pod) { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
         let is_same = |run: &&ShortRun| {
             let is_sweep =
                 || run.is_crowded_out && is_crowded_out && program_name(&run.command) == program_name(&last.command);
@@ -225,10 +221,19 @@ impl HostTrack {
             .iter()
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
         // Nobody changes a program that is started again at once. In a container, somebody may try something.
-        let is_restarted = most <= RESTARTED_SECONDS
-            && facts.is_some_and(|facts| is_supervised(facts) && (is_pod || is_model_server(facts)));
+        let is_restarted = most <= RESTARTED_SECONDS && facts.is_some_and(starts_again);
         if is_restarted || most <= 1.5 * least + 10.0 { (lengths.len() as u32, recent) } else { (0, 0) }
     }
+}
+
+fn is_pod(facts: &ProcessFacts) -> bool {
+    matches!(facts.owner, Some(Owner::Pod { .. }))
+}
+
+/// Whether something starts this program again when it ends: an orchestrator its pods, and a service manager or a container engine
+/// a model server.
+fn starts_again(facts: &ProcessFacts) -> bool {
+    is_pod(facts) || (is_supervised(facts) && is_model_server(facts))
 }
 
 /// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.

@@ -139,19 +139,17 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     // A job at 0 % may evaluate or prepare data. One that paused before and went on by itself may pause as long again.
     let is_stopped = job.was_quiet(t, limits.warn_after);
     let patience = (1.5 * f64::from(job.longest_quiet) - limits.warn_after).max(STOPPED_WARN_AFTER);
+    let lacks_cpus = || !is_stopped && matches!(cause, Cause::Cpu) && is_overloaded(context);
     let escalation = match (is_slow, is_stopped) {
         (false, _) if matches!(cause, Cause::Unknown) => Escalation::one(Severity::Info, UNKNOWN_AFTER),
         (false, _) if is_held_up_by_storage() => {
             Escalation::two((Severity::Info, 0.0), (Severity::Warn, SLOW_STORAGE_WARN_AFTER))
         }
         (false, _) => Escalation::one(Severity::Info, 0.0),
-        // The finding about the memory or the CPUs of the host tells it.
-        (true, _) if lacks_memory => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
-        (true, false) if matches!(cause, Cause::Cpu) && is_overloaded(context) => {
+        // The finding about the memory or the CPUs of the host tells it, or it does something that needs no GPU.
+        (true, _) if lacks_memory || lacks_cpus() || works_without_the_gpu(context, job) => {
             Escalation::one(Severity::Info, MIN_STALL_SECONDS)
         }
-        // It does something that needs no GPU.
-        (true, _) if works_without_the_gpu(context, job) => Escalation::one(Severity::Info, MIN_STALL_SECONDS),
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
         (true, true) => Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, patience)),
     };
@@ -301,13 +299,14 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             }
             Cause::Cpu => ("the CPUs of the host are busy".to_owned(), "top -b -n 1 | head -20".to_owned()),
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
-            Cause::Unknown if are_workers_busy => (
-                format!(
-                    "{} busy",
-                    if workers == 1 { "its worker is".to_owned() } else { format!("its {workers} workers are") }
-                ),
-                "use more data loader workers, or cheaper transforms".to_owned(),
-            ),
+            Cause::Unknown if are_workers_busy => {
+                let why = if workers == 1 {
+                    "its worker is busy".to_owned()
+                } else {
+                    format!("its {workers} workers are busy")
+                };
+                (why, "use more data loader workers, or cheaper transforms".to_owned())
+            }
             Cause::Unknown if is_single => (
                 "its main process uses a whole CPU core".to_owned(),
                 "use data loader workers, or prepare the data beforehand".to_owned(),
@@ -327,22 +326,20 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
 /// Whether every worker of the job uses a whole core while the main process waits for them part of the time.
 fn are_workers_saturated(context: &RuleContext, job: &JobTrack) -> bool {
     let waits = |process: &ProcessTrack| {
-        let (Some(workers), Some(percent)) = (process.descendants.filter(|count| *count > 0), process.descendants_cpu)
-        else {
-            return false;
-        };
-        percent >= SATURATED_PERCENT * workers as f32 && process.own_cores().is_some_and(|cores| cores <= WAITING_CORES)
+        workers_use(process, SATURATED_PERCENT) && process.own_cores().is_some_and(|cores| cores <= WAITING_CORES)
     };
     context.members(job).all(waits)
 }
 
 /// Whether the workers of the job use most of a core each, as those that share too few cores do.
 fn are_workers_busy(context: &RuleContext, job: &JobTrack) -> bool {
-    let is_busy = |process: &ProcessTrack| {
-        let workers = process.descendants.filter(|count| *count > 0).zip(process.descendants_cpu);
-        workers.is_some_and(|(count, percent)| percent >= BUSY_WORKER_PERCENT * count as f32)
-    };
-    context.members(job).all(is_busy)
+    context.members(job).all(|process| workers_use(process, BUSY_WORKER_PERCENT))
+}
+
+/// Whether a process has workers that use at least this much of a core each, on average, in percent.
+fn workers_use(process: &ProcessTrack, percent: f32) -> bool {
+    let workers = process.descendants.filter(|count| *count > 0).zip(process.descendants_cpu);
+    workers.is_some_and(|(count, used)| used >= percent * count as f32)
 }
 
 fn describe_busy_workers(count: u32) -> String {

@@ -159,14 +159,14 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
         return;
     }
     // A rank that waits on one of them has a finding that says more.
-    let is_held = |position: usize| context.processes.iter().any(|process| process.positions.contains(&position));
+    let is_held = |position: &usize| context.processes.iter().any(|process| process.positions.contains(position));
     // Nothing on the host prepares what the GPUs need.
     let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
     // Where a part of the GPUs is in use, the finding of that job says more.
     let allocated = context.host.slurm_allocated_gpus().map_or(0, <[u32]>::len);
     let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).count() >= allocated;
     let is_most_unused = rested >= MOST_UNUSED_WARN_AFTER && 2 * unused(MOST_UNUSED_WARN_AFTER).count() >= allocated;
-    let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(|position| is_held(*position));
+    let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
     let warns = do_cpus_rest || unused(limits.warn_after).next().is_some();
     let severity = if warns { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);

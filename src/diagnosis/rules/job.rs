@@ -188,16 +188,13 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let is_judged =
         is_new && !has_begun && !is_waiter && (are_ranks || (is_batch(context, job) && has_ranks(context, job)));
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
-    let loads =
-        |process: &ProcessTrack| process.memory_grew_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
+    let is_recent = |at: Option<f64>| at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
     // The first rank may load or download for all others, on another host.
-    let works =
-        |process: &ProcessTrack| process.last_io_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
     let is_fed = context.peers.parts(job, context.host.id).any(|part| {
-        part.job.host_work_at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS)
-            || part.job.members(&part.diagnosis.processes).any(works)
+        let mut members = part.job.members(&part.diagnosis.processes);
+        is_recent(part.job.host_work_at) || members.any(|process| is_recent(process.last_io_at))
     });
-    if is_fed || context.members(job).any(loads) {
+    if is_fed || context.members(job).any(|process| is_recent(process.memory_grew_at)) {
         conditions.unknown(RuleId::RendezvousStuck, target);
         return;
     }

@@ -116,8 +116,8 @@ fn starts(command: &str, launcher: &str, gib: u64, ranks: u16, port: Option<u16>
     let all = |tester: &mut RuleTester, _: f64| {
         let rank = |gpu: u16| {
             let mut rank = process(7 + u32::from(gpu), command, &[(gpu, gib)]);
-            let (argv, name) = ([launcher].map(SafeText::new).to_vec(), launcher.rsplit('/').next().map(SafeText::new));
-            let name = name.unwrap_or_default();
+            let argv = [launcher].map(SafeText::new).to_vec();
+            let name = SafeText::new(launcher.rsplit('/').next().unwrap_or_default());
             rank.facts.ancestors = vec![Ancestor { pid: 3, uid: Some(1000), name, argv, ..Ancestor::default() }];
             rank.facts.listening_ports = port.into_iter().collect();
             rank

@@ -191,7 +191,11 @@ mod tests {
     use crate::wire::{Ancestor, GpuReading, Snapshot};
 
     fn uses(tester: &mut RuleTester, mib: u64) -> TestSample {
-        let mut job = process(7, "python train.py", &[(0, 1)]);
+        uses_as("python train.py", tester, mib)
+    }
+
+    fn uses_as(command: &str, tester: &mut RuleTester, mib: u64) -> TestSample {
+        let mut job = process(7, command, &[(0, 1)]);
         job.gpus[0].gpu_memory_bytes = Some(mib << 20);
         let mut gpu = tester.gpu(97, 550.0, 40, 40);
         gpu.memory_used_bytes = Some(mib << 20);
@@ -259,14 +263,7 @@ mod tests {
         let fired = |command: &str| {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.interval = 20.0;
-            tester.run(3000.0, |tester, t| {
-                let mib = 20_000 + (t / 60.0 * 900.0) as u64;
-                let mut job = process(7, command, &[(0, 1)]);
-                job.gpus[0].gpu_memory_bytes = Some(mib << 20);
-                let mut gpu = tester.gpu(97, 550.0, 40, 40);
-                gpu.memory_used_bytes = Some(mib << 20);
-                TestSample { gpus: vec![gpu], processes: vec![job] }
-            });
+            tester.run(3000.0, |tester, t| uses_as(command, tester, 20_000 + (t / 60.0 * 900.0) as u64));
             tester.fired().into_iter().filter(|(rule, _)| *rule == "gpu-mem-leak").collect::<Vec<_>>()
         };
         assert_eq!(fired("python asr_server.py"), [("gpu-mem-leak", "warn")]);
