@@ -21,8 +21,8 @@ type JobPart = (f64, HostId, JobKey);
 
 /// Returns the jobs that run on more than one host. Parts belong together if they have the same Slurm job id and user, or
 /// the same user, command line and rendezvous. They are likely to belong together if neither names a rendezvous, user and
-/// command line are equal and they started within two minutes. Ports, addresses and the numbers of ranks
-/// and nodes do not count as part of the command line.
+/// command line are equal and they started within two minutes; in containers, a launcher must have started them. Ports,
+/// addresses and the numbers of ranks and nodes do not count as part of the command line.
 pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     let mut slurm: HashMap<(&SafeText, &SafeText), Vec<(HostId, JobKey)>> = HashMap::new();
     let mut candidates: HashMap<(&SafeText, String, Option<String>), Vec<JobPart>> = HashMap::new();
@@ -37,9 +37,10 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
                 JobKey::Slurm { job: number, .. } => {
                     slurm.entry((number, &info.who)).or_default().push((host.id, job.clone()));
                 }
-                // Container ids differ from host to host, and a container need not be a job.
-                JobKey::Container { .. } => {}
-                JobKey::Launcher(_) | JobKey::Session { .. } => {
+                // Container ids differ from host to host, and a container without a launcher of ranks is mostly a replica
+                // of a server.
+                JobKey::Container { .. } if info.launcher.is_none() => {}
+                JobKey::Container { .. } | JobKey::Launcher(_) | JobKey::Session { .. } => {
                     if let (Some(command), Some(started)) = (command_without_ranks(process), started(process)) {
                         let key = (&info.who, command, rendezvous(process));
                         candidates.entry(key).or_default().push((started, host.id, job.clone()));
@@ -232,6 +233,27 @@ mod tests {
         assert_eq!(of([same, "--rdzv-endpoint=node8:29500"]), []);
         let local = "--master_addr 127.0.0.1 --master_port 29500";
         assert_eq!(of([local, local]), [], "each on its own host, and started 15 min apart");
+    }
+
+    #[test]
+    fn containers_are_likely_one_job_if_a_launcher_started_their_ranks() {
+        let of = |ancestors: &[crate::wire::Ancestor]| {
+            let rank = |pid: u32, container: &str| {
+                let mut rank = started(process(pid, "python train.py", &[(0, 40)]), i64::from(pid));
+                rank.facts.owner = Some(Owner::Pod { uid: container.into(), container: Some(container.into()) });
+                rank.facts.ancestors = ancestors.to_vec();
+                rank
+            };
+            hosts(&distributed_jobs(&fleet(vec![vec![rank(7, "3f1c")], vec![rank(8, "a07b")]])))
+        };
+        let torchrun = crate::wire::Ancestor {
+            pid: 5,
+            uid: Some(1000),
+            name: "torchrun".into(),
+            ..crate::wire::Ancestor::default()
+        };
+        assert_eq!(of(&[torchrun]), [(vec![0, 1], true)]);
+        assert_eq!(of(&[]), [], "replicas of a server");
     }
 
     #[test]
