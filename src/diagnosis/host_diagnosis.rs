@@ -6,7 +6,7 @@ use super::process_kind::{
     is_debugged, is_model_server, is_notebook, is_supervised, served_port, serves_models, waits_for_tasks,
 };
 use super::track::{
-    AvailableMemory, GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak,
+    AvailableMemory, GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, Shrinkage, SpinThresholds, detect_leak,
     gpu_identity, gpu_positions, group_by_job,
 };
 use crate::config::Thresholds;
@@ -42,9 +42,11 @@ const REPEATS: u32 = 4;
 const REPEAT_WINDOW: f64 = 1800.0;
 const REPEAT_LENGTHS: f64 = 4.0;
 /// A program that something starts again fails if it runs for at most this long, in seconds.
-pub(super) const RESTARTED_SECONDS: f64 = 300.0;
+pub(super) const RESTARTED_SECONDS: f64 = 420.0;
 /// As [`REPEATS`], for such a program: from this number on it warns.
 pub(super) const RESTARTED_REPEATS: u32 = 5;
+/// Docker waits up to a minute until it starts a container again; this and the start of the program, in seconds.
+const RESTART_GAP: f64 = 90.0;
 /// The ends of short runs are forgotten after this time, in seconds.
 const REPEAT_REACH: f64 = 10_800.0;
 
@@ -90,6 +92,16 @@ struct ShortRun {
     is_crowded_out: bool,
 }
 
+/// How often a program ended after runs of about the same length.
+#[derive(Debug, Clone, Copy, Default)]
+struct Repeats {
+    count: u32,
+    /// Those within the last half hour.
+    recent: u32,
+    /// Those after each of which the next one began at once.
+    at_once: u32,
+}
+
 /// A reboot of the host.
 #[derive(Debug, Clone)]
 pub(crate) struct Reboot {
@@ -127,6 +139,8 @@ pub(crate) struct HostTrack {
     pub(crate) used_at: Option<f64>,
     /// The available memory of the host, minute by minute.
     pub(crate) available_memory: AvailableMemory,
+    /// The available space of its filesystems, minute by minute.
+    space: Vec<(SafeText, AvailableMemory)>,
     /// The mean CPU utilisation of the last minutes, in percent.
     pub(crate) mean_cpu: Option<f64>,
     /// Since when it has been so low that no program computes on the CPUs.
@@ -140,6 +154,11 @@ pub(crate) struct HostTrack {
 }
 
 impl HostTrack {
+    /// The loss of a filesystem of this size that fills without a pause and is full soon.
+    pub(crate) fn filling(&self, mount_point: &SafeText, total: f64) -> Option<Shrinkage> {
+        self.space.iter().find(|(mount, _)| mount == mount_point)?.1.filling(total)
+    }
+
     /// Records the jobs of these processes as ended if they held enough memory for long enough. `is_crowded` tells whether the GPU
     /// of a process was full, in part by another job.
     fn record_job_ends<'a>(
@@ -161,13 +180,16 @@ impl HostTrack {
             });
             let Some(first) = members.first() else { continue };
             let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
-            let (repeats, recent) =
-                if is_short && !by_reboot { self.repeats(first, is_crowded(first), t) } else { (0, 0) };
-            if is_short && repeats < REPEATS {
+            let is_repeat = is_short && !by_reboot;
+            let repeats = if is_repeat { self.repeats(first, is_crowded(first), t) } else { Repeats::default() };
+            if is_short && repeats.count < REPEATS {
                 continue;
             }
-            let is_restarted =
-                |facts: &ProcessFacts| starts_again(facts) && (is_model_server(facts) || recent >= RESTARTED_REPEATS);
+            let is_restarted = |facts: &ProcessFacts| {
+                let by_orchestrator =
+                    starts_again(facts) && (is_model_server(facts) || repeats.recent >= RESTARTED_REPEATS);
+                by_orchestrator || (is_entry_of_container(facts) && repeats.at_once >= RESTARTED_REPEATS)
+            };
             let ended = EndedJob {
                 job: job.clone(),
                 last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
@@ -180,7 +202,7 @@ impl HostTrack {
                 positions: gpu_positions(&members),
                 log_path: first.log_path(),
                 by_reboot,
-                repeats: if repeats >= REPEATS { repeats } else { 0 },
+                repeats: if repeats.count >= REPEATS { repeats.count } else { 0 },
                 is_restarted: first.info.facts.as_ref().is_some_and(is_restarted),
             };
             push_bounded(&mut self.ended, ended);
@@ -189,10 +211,10 @@ impl HostTrack {
 }
 
 impl HostTrack {
-    /// Notes the end of a short run, and returns the number of runs of about the same length that the same program of the same
-    /// user has had lately, and in the last half hour: a person who tries a script changes it in between. The runs of a sweep
+    /// Notes the end of a short run, and counts the runs of about the same length that the same program of the same
+    /// user has had lately: a person who tries a script changes it in between. The runs of a sweep
     /// differ in their arguments; they count if each ended beside another job on a full GPU.
-    fn repeats(&mut self, process: &ProcessTrack, is_crowded_out: bool, t: f64) -> (u32, u32) {
+    fn repeats(&mut self, process: &ProcessTrack, is_crowded_out: bool, t: f64) -> Repeats {
         let seconds = process.age.unwrap_or(t - process.first_seen);
         let (user, command) = (process.info.who.clone(), process.info.command.clone());
         self.short_runs.retain(|run| t - run.at <= REPEAT_REACH);
@@ -209,9 +231,11 @@ impl HostTrack {
         // Runs that overlap are ranks of one job, or jobs side by side.
         let mut began = f64::INFINITY;
         let mut lengths: Vec<f64> = Vec::new();
-        let mut recent = 0;
+        let (mut recent, mut at_once) = (0, 0);
         for run in self.short_runs.iter().rev().filter(is_same) {
             if run.at <= began + 1.0 {
+                let is_in_a_row = at_once as usize == lengths.len();
+                at_once += u32::from(is_in_a_row && (began.is_infinite() || began - run.at <= RESTART_GAP));
                 began = run.at - run.seconds;
                 lengths.push(run.seconds);
                 recent += u32::from(t - run.at <= REPEAT_WINDOW);
@@ -222,7 +246,11 @@ impl HostTrack {
             .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
         // Nobody changes a program that is started again at once. In a container, somebody may try something.
         let is_restarted = most <= RESTARTED_SECONDS && facts.is_some_and(starts_again);
-        if is_restarted || most <= 1.5 * least + 10.0 { (lengths.len() as u32, recent) } else { (0, 0) }
+        if is_restarted || most <= 1.5 * least + 10.0 {
+            Repeats { count: lengths.len() as u32, recent, at_once }
+        } else {
+            Repeats::default()
+        }
     }
 }
 
@@ -234,6 +262,14 @@ fn is_pod(facts: &ProcessFacts) -> bool {
 /// a model server.
 fn starts_again(facts: &ProcessFacts) -> bool {
     is_pod(facts) || (is_supervised(facts) && is_model_server(facts))
+}
+
+/// Whether a container engine starts this program with its container, and again if the restart policy of the container says so.
+/// Below a shell, it may be a person who tries something.
+fn is_entry_of_container(facts: &ProcessFacts) -> bool {
+    const RUNTIMES: [&str; 5] = ["containerd-shim", "conmon", "docker-init", "tini", "dumb-init"];
+    matches!(facts.owner, Some(Owner::Container { .. }))
+        && facts.ancestors.first().is_some_and(|parent| RUNTIMES.contains(&&*parent.name))
 }
 
 /// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.
@@ -609,6 +645,15 @@ impl HostDiagnosis {
             track.cpus_rest_since = (mean < RESTING_CPU_PERCENT).then(|| track.cpus_rest_since.unwrap_or(t));
         }
         track.available_memory.add(snapshot.host.memory_available_bytes, t);
+        track.space.retain(|(mount, _)| host.filesystems().iter().any(|other| other.mount_point == *mount));
+        for filesystem in host.filesystems().iter().take(MAX_EVENTS) {
+            let place = track.space.iter().position(|(mount, _)| *mount == filesystem.mount_point);
+            let place = place.unwrap_or_else(|| {
+                track.space.push((filesystem.mount_point.clone(), AvailableMemory::default()));
+                track.space.len() - 1
+            });
+            track.space[place].1.add(filesystem.available_bytes, t);
+        }
         if !self.processes.is_empty() {
             track.used_at = Some(t);
         }

@@ -2,10 +2,10 @@
 
 use crate::config::Thresholds;
 use crate::fleet::{Process, program_name};
-use crate::wire::{Owner, ProcessFacts, SafeText};
+use crate::wire::{Ancestor, Owner, ProcessFacts, SafeText};
 
 /// Programs and Python modules that serve models, as named on a command line.
-const SERVERS: [&str; 34] = [
+const SERVERS: [&str; 36] = [
     "vllm",
     "sglang",
     "tritonserver",
@@ -16,6 +16,8 @@ const SERVERS: [&str; 34] = [
     "text-generation-router",
     "text-embeddings-router",
     "llama-server",
+    "llama-box",
+    "mlc_llm",
     "lmdeploy",
     "trtllm-serve",
     "tabbyapi",
@@ -43,8 +45,8 @@ const SERVERS: [&str; 34] = [
     "whisper-server",
 ];
 
-/// The subcommand of TRL that serves a model to a trainer.
-const SERVE_COMMAND: &str = "vllm-serve";
+/// The subcommands with which TRL serves a model to a trainer, and MMseqs2 a database to searches.
+const SERVE_COMMANDS: [&str; 2] = ["vllm-serve", "gpuserver"];
 
 /// Subcommands of these programs that work through a list and end: `vllm run-batch`, `vllm bench`.
 const BATCH_COMMANDS: [&str; 2] = ["run-batch", "bench"];
@@ -96,6 +98,9 @@ const DEBUGGERS: [&str; 6] = ["pdb", "ipdb", "pudb", "debugpy", "ptvsd", "pydevd
 /// The titles that servers and frameworks give to workers. The kernel keeps 15 characters of a title: the last one is that of
 /// `ray::ServeReplica`.
 const WORKER_TITLES: [&str; 3] = ["VLLM::", "sglang::", "ray::ServeRepli"];
+
+/// Programs that execute notebooks, as words of their command line.
+const NOTEBOOK_RUNNERS: [&str; 3] = ["papermill", "nbconvert", "jupyter-nbconvert"];
 
 /// The title that Ray gives to its workers.
 const RAY_TITLE: &str = "ray::";
@@ -211,11 +216,23 @@ pub(super) fn is_debugged(process: &Process) -> bool {
     facts.argv.iter().take(4).any(|argument| DEBUGGERS.contains(&base_name(argument)))
 }
 
-/// Whether this process is a notebook kernel or an interactive Python session.
+/// Whether a person sits in front of this process: a notebook kernel, an interactive Python session, or a training that keeps its
+/// viewer open when it is done (Nerfstudio).
 pub(super) fn is_notebook(process: &Process) -> bool {
     let Some(facts) = process.facts() else { return false };
     let name = program_name(&process.info.command);
-    facts.runs_in.as_ref().is_some_and(|place| *place == "jupyter")
+    // A program that executes the cells of a notebook works alone.
+    let executes =
+        |parent: &Ancestor| parent.argv.iter().take(4).any(|word| NOTEBOOK_RUNNERS.contains(&base_name(word)));
+    if facts.ancestors.iter().any(executes) {
+        return false;
+    }
+    let is_python = facts.argv.first().is_some_and(|program| base_name(program).starts_with("python"));
+    let is_prompt = |argument: &&SafeText| argument.starts_with('-');
+    let stays = || facts.argv.iter().skip(1).take_while(is_prompt).any(|option| *option == "-i");
+    (is_python && stays())
+        || name == "ns-train"
+        || facts.runs_in.as_ref().is_some_and(|place| *place == "jupyter")
         || facts.argv.iter().any(|argument| argument.contains("ipykernel") || argument.contains("jupyter"))
         || name == "ipython"
         || name == "ipython3"
@@ -240,12 +257,12 @@ fn is_server_command(argv: &[SafeText]) -> bool {
             runs.next().is_some_and(|module| is_server_word(module.split('.').next().unwrap_or_default()))
         }
         (true, Some(script)) => {
-            arguments.iter().take(3).any(|argument| *argument == SERVE_COMMAND)
+            arguments.iter().take(3).any(|argument| SERVE_COMMANDS.contains(&argument.as_str()))
                 || is_server_word(base_name(script))
                 || is_server_script(script)
                 || runs.any(|argument| SERVER_OPTIONS.contains(&argument.split('=').next().unwrap_or_default()))
         }
-        _ => arguments.first().is_some_and(|argument| *argument == SERVE_COMMAND),
+        _ => arguments.first().is_some_and(|argument| SERVE_COMMANDS.contains(&argument.as_str())),
     }
 }
 
@@ -271,7 +288,6 @@ fn is_server_script(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Ancestor;
 
     fn facts(name: &str, argv: &str) -> ProcessFacts {
         ProcessFacts {
@@ -302,9 +318,29 @@ mod tests {
             ("ray::ServeRepli", "ray::ServeReplica:app:Model"),
             ("trl", "/opt/venv/bin/python /opt/venv/bin/trl vllm-serve --model qwen"),
             ("trl", "trl vllm-serve --model qwen"),
+            ("mmseqs", "mmseqs gpuserver /data/uniref30_2302_db"),
+            ("python", "python -m mlc_llm serve HF://mlc-ai/Llama-3.2-1B"),
         ] {
             assert!(is_model_server(&facts(name, argv)), "{argv}");
         }
+    }
+
+    #[test]
+    fn a_person_sits_in_front_of_notebooks_prompts_and_viewers() {
+        let is_personal = |argv: &str, parent: &str| {
+            let words = |line: &str| line.split_whitespace().map(SafeText::new).collect::<Vec<_>>();
+            let ancestor = Ancestor { pid: 6, start_ticks: 1, uid: Some(1000), name: "a".into(), argv: words(parent) };
+            let mut process = crate::fleet::fixture::process(7, argv, &[(0, 1)]);
+            process.facts.ancestors = vec![ancestor];
+            let fleet = crate::fleet::fixture::fleet(vec![vec![process]]);
+            fleet.hosts().iter().flat_map(crate::fleet::Host::processes).all(is_notebook)
+        };
+        assert!(is_personal("python -m ipykernel_launcher -f k.json", "jupyter lab"));
+        assert!(is_personal("python -i live.py", "bash"));
+        assert!(is_personal("ns-train splatfacto --data yard", "bash"));
+        assert!(!is_personal("python live.py -i in.h5", "bash"), "an option of the program");
+        assert!(!is_personal("python -m ipykernel_launcher -f k.json", "python -m papermill in.ipynb out.ipynb"));
+        assert!(!is_personal("python -m ipykernel_launcher -f k.json", "python /opt/bin/jupyter-nbconvert --execute"));
     }
 
     #[test]

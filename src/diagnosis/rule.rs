@@ -122,12 +122,13 @@ rules! {
                 silent and its memory at rest for so long), while a rank or another GPU of the job works, and while \
                 its log grows. A model server is info, since ranks spin while they wait for requests; unless the \
                 kernel tells that no client waits, it warns after 12 min if it began to spin on all of its GPUs, or if \
-                all of them rested between earlier requests; on a single GPU, if the power at work was seen and the \
-                log has stopped, or the counters of GPM rest, or if its log stopped before it was ever at work and it \
-                has spun for 20 min; and in any case if at least two clients have waited for an answer for that long. \
-                After waits that ended by themselves, several times the longest of them (5 after one, 1.5 after eight \
-                or more); after an hour beside a server of the same user that computes. The confidence is \"likely\" \
-                when at least two GPUs of the job are flat at the same time.",
+                all of them rested between earlier requests, or if two or more ranks hold 2 GiB at most, since they \
+                have not loaded the model; on a single GPU, if the power at work was seen and the log has stopped, or \
+                the counters of GPM rest, or if its log stopped before it was ever at work and it has spun for 20 min; \
+                and in any case if at least two clients have waited for an answer for that long. After waits that \
+                ended by themselves, several times the longest of them (5 after one, 1.5 after eight or more); after \
+                an hour beside a server of the same user that computes. The confidence is \"likely\" when at least two \
+                GPUs of the job are flat at the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -166,22 +167,24 @@ rules! {
                 CPU time shows earlier work; it warns after 40 min. On MIG instances and beside other jobs only the \
                 CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
                 work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
-                with several ranks runs it and it uses no CPU, or if its log stopped while it started. A server that \
-                was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more workers \
-                of Ray in one job that were at sustained work and whose log has stopped warn after 45 min. Workers of \
-                Ray in the middle of a task, as their titles tell (`ray::Class.method`), are info after 15 min and \
-                warn after 35 min. A server whose clients wait for an answer while its GPUs are idle is info after 5 \
-                min. If at least two of them asked since then, it warns after 12 min and is critical after 30 min; \
-                with one client, or while it reads, writes or computes on the CPU, it warns after 20 min; if all asked \
-                in the last 2 min before, after 40 min. Where connections stay open while it works, as those for \
-                events do, new clients count after 12 min. If it was idle before while clients waited, and went on by \
-                itself, it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, \
-                wrote a log, and has no connection and no listening port, is info after 20 min and warns after 40 min, \
-                or after 35 min if it holds nothing but contexts; a single process of Slurm also if it uses one core \
-                in a loop; a model server that never loaded more than a context is info after 30 min and warns after \
-                45 min. While the log of the job grows, also with even pauses of up to 10 min, it is info and warns \
-                after 45 min. The engine of a server on a MIG instance may poll: it counts as idle once a client has \
-                waited for 20 min, if none did in the first 10 min.",
+                with several ranks runs it and it uses no CPU, or if its log stopped while it started. Ranks of a \
+                batch job that use one core each and whose log stopped at least 20 min ago warn after 40 min. A server \
+                that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more \
+                workers of Ray in one job that were at sustained work and whose log has stopped, or whose inference \
+                engines have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell \
+                (`ray::Class.method`), are info after 15 min and warn after 35 min. A server whose clients wait for an \
+                answer while its GPUs are idle is info after 5 min. If at least two of them asked since then, it warns \
+                after 12 min and is critical after 30 min; with one client, or while it reads, writes or computes on \
+                the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after 20 min \
+                if its log has stopped as well. Where connections stay open while it works, as those for events do, \
+                new clients count after 12 min. If it was idle before while clients waited, and went on by itself, it \
+                must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, \
+                and has no connection and no listening port, is info after 20 min and warns after 40 min, or after 35 \
+                min if it holds nothing but contexts; a single process of Slurm also if it uses one core in a loop; a \
+                model server that never loaded more than a context is info after 30 min and warns after 45 min. While \
+                the log of the job grows, also with even pauses of up to 10 min, it is info and warns after 45 min, or \
+                after an hour if it is a single process. The engine of a server on a MIG instance may poll: it counts \
+                as idle once a client has waited for 20 min, if none did in the first 10 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -202,12 +205,13 @@ rules! {
                 finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
                 busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
                 20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
-                it may evaluate or prepare data; later if it paused that long before. Info at less than half of the \
-                earlier utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less \
-                than 40 % is left and the PSI value is 35 or more. Info while tasks wait for memory (a PSI value \
-                `memory some avg60` of 10 or more) or less than 5 % of it is available, while twice as many tasks as \
-                CPUs want to run (see host-overloaded), and while the GPUs do nothing at all and the workers use the \
-                CPU, or its only process a whole core: they finish something.",
+                it may evaluate or prepare data; later if it paused that long before. So does a single process that \
+                uses one core while its workers rest and its log grows. Info at less than half of the earlier \
+                utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less than 40 % \
+                is left and the PSI value is 35 or more. Info while tasks wait for memory (a PSI value `memory some \
+                avg60` of 10 or more) or less than 5 % of it is available, while twice as many tasks as CPUs want to \
+                run (see host-overloaded), and while the GPUs do nothing at all and the workers use the CPU, or its \
+                only process a whole core: they finish something.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
@@ -275,7 +279,8 @@ rules! {
         fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
                 to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
                 launcher, power as low as that of a spin is enough; and a worker that lost its launcher more than 5 \
-                min after its start counts whatever its GPUs do once its log has been silent for 20 min.",
+                min after its start counts whatever its GPUs do once its log has been silent for 20 min, or while it \
+                listens on a port to which nobody is connected.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -331,8 +336,9 @@ rules! {
                 about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
                 orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
                 and another job have filled); warn from the eighth time, or from the fifth, after runs of any length \
-                up to 5 min, for a model server in a pod, a container or a service and for any program of a pod that \
-                ends so often within half an hour, if it is your job or gpufleet logs in as root.",
+                up to 7 min, for a model server in a pod, a container or a service, for any program of a pod that ends \
+                so often within half an hour, and for any program that a container engine starts again within 90 s \
+                each time, if it is your job or gpufleet logs in as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -382,8 +388,9 @@ rules! {
                 rest, and the others draw at most 75 % of their earlier power: its kernels are launched late. Or the \
                 GPUs of one host run at 85 % or less of the clock of those on the other hosts that certainly run the \
                 same job on the same model, all of them busy; or they became less busy than 80 %, by 15 points below \
-                the other hosts, which are at least 95 % busy (info). The finding adds a PCIe link, a number of active \
-                NVLinks or repeated packets that differ from the other GPUs.",
+                the other hosts, which are at least 95 % busy (info; warn after 25 min if those draw at most 85 % of \
+                their power at work). The finding adds a PCIe link, a number of active NVLinks or repeated packets \
+                that differ from the other GPUs.",
         means: "A straggler: a slow data shard, a throttled or degraded GPU or link, or a rank with extra work on the host.",
         next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
         not: "a pipeline, whose stages were never balanced",
@@ -518,10 +525,11 @@ rules! {
         title: "heat slows a GPU down",
         short: "slowed down by heat",
         topic: Hardware,
-        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, according \
-                to the violation time counter, or to reason bit 0x40 if there is no counter. When the software thermal \
-                slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less, or after 20 min if the \
-                other GPUs of its job run at clocks a third higher.",
+        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
+                according to the violation time counter, or to reason bit 0x40 if there is no counter. When the \
+                software thermal slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less, at \
+                two thirds where three or more GPUs of the host are that hot, or after 20 min if the other GPUs of its \
+                job run at clocks a third higher.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
@@ -614,12 +622,13 @@ rules! {
         title: "a busy GPU stays at a low clock without a reason",
         short: "clock stays low",
         topic: Hardware,
-        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the driver \
-                gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 or \
-                slower, or if another GPU of its model on the host works at 80 % of the maximum; otherwise info, and \
-                warn after 15 min if its clock under load was twice as high before. Info if for 15 min the power cap is \
-                the only reason for a clock of at most three quarters of the maximum, while the GPU draws at most three \
-                quarters of its limit: its server caps it.",
+        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the \
+                driver gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 \
+                or slower, or if another GPU of its model on the host works at 80 % of the maximum; otherwise info, \
+                and warn after 15 min if its clock under load was twice as high before. Info if for 15 min the power \
+                cap is the only reason for a clock of at most three quarters of the maximum, while the GPU draws at \
+                most three quarters of its limit: its server caps it. Warn also if the memory of a busy GPU runs at 70 \
+                % of its maximum clock or less, and that of another one of its model, at least 50 % busy, at 90 %.",
         means: "The driver did not leave a low performance state, often after a driver error or a change of the power \
                supply.",
         next: "Run `nvidia-smi -q -d CLOCK,PERFORMANCE -i GPU`. End the job and reset the GPU, or reboot.",
@@ -728,7 +737,8 @@ rules! {
         topic: Job,
         fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to \
               different users, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for \
-              10 min before the other came, and has at most 65 % of that left.",
+              10 min before the other came, and has at most 65 % of that left. Jobs of Slurm are info while no \
+              allocated GPU of the host is unused: Slurm gave them shares.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -742,7 +752,8 @@ rules! {
         topic: Job,
         fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on; or a \
                single process holds memory on several GPUs of which some have been idle for 30 min while another is \
-               busy. Always info.",
+               busy, or was so within half an hour. Info; warn after 90 min if 85 % of the memory of an idle one is \
+               held and the job is no server.",
         means: "The ranks did not choose their device before they created a context (`torch.cuda.set_device`), or a \
                framework takes every GPU (TensorFlow).",
         next: "Set CUDA_VISIBLE_DEVICES for the job, or `set_device` in each rank.",
@@ -757,7 +768,7 @@ rules! {
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
                 (warn), or for 40 min (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below \
-                5 % on average, or for 90 min if it holds for half of them. Where a process holds a context on one of \
+                5 % on average, or for 70 min if it holds for half of them. Where a process holds a context on one of \
                 them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no \
                 data. One finding per host, with the jobs and their users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
@@ -772,7 +783,7 @@ rules! {
         short: "CPUs overloaded",
         topic: Host,
         fires: "For 10 min the CPUs are at 90 % or more, now or on average over the last minutes, and the load average \
-               is at least 1.5 times the number of CPUs: info. It warns after 25 min if the load is twice the number \
+               is at least 1.5 times the number of CPUs: info. It warns after 20 min if the load is twice the number \
                of CPUs and the GPUs of a job are, for 20 min, less than 75 % as busy as before.",
         means: "Data loaders and launch threads of GPU jobs wait for a CPU: the GPUs rest.",
         next: "Run `top` and see who uses the CPUs. Use fewer data loader workers, or `nice`.",
@@ -827,9 +838,11 @@ rules! {
         title: "the memory of a host is nearly full",
         short: "host memory nearly full",
         topic: Host,
-        fires: "90 % (warn; 95 % if a GPU shares the memory) or 98 % (critical) of the memory is unavailable for 30 s. \
-                Clears below 80 %. Also warn if the available memory fell without a pause for 90 min, by three tenths \
-                of the memory in all, and lasts for at most 110 min at this rate.",
+        fires: "90 % (warn; 95 % if a GPU shares the memory, or if 16 GiB or more are left, which is info until then) \
+                or 98 % (critical) of the memory is unavailable for 30 s. Info if it has not become less by more than \
+                1 % since the first sample and nothing waits for it (a PSI value `memory some avg60` below 0.5): it \
+                was set aside for virtual machines. Clears below 80 %. Also warn if the available memory fell without \
+                a pause for 90 min, by three tenths of the memory in all, and lasts for at most 110 min at this rate.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",
@@ -856,7 +869,8 @@ rules! {
         short: "filesystem nearly full",
         topic: Host,
         fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % \
-               (critical) full. Clears below 93 %.",
+               (critical) full. Clears below 93 %. Also warn if it lost a tenth of its size or more within an hour, \
+               without a pause, and will be full within an hour at this rate.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
         next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
         not: "a filesystem that was already that full at the first sample: it is listed, but sends no notification",

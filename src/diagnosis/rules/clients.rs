@@ -72,7 +72,9 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     let warn_after = match (new, is_unseen) {
         (2.., _) => Some(UNANSWERED_AFTER.1),
         (1, false) if is_single => Some(SINGLE_WARN_AFTER),
-        (0 | 1, false) if clients.asked_at_the_end(rest.since, t) => Some(OLD_CLIENTS_WARN_AFTER),
+        (0 | 1, false) if clients.asked_at_the_end(rest.since, t) => {
+            Some(if context.is_log_silent(job) { SINGLE_WARN_AFTER } else { OLD_CLIENTS_WARN_AFTER })
+        }
         (0, false) if clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE => return None,
         _ => None,
     };
@@ -192,6 +194,25 @@ mod tests {
         assert_eq!(run(30.0, 2600.0), [("job-stalled", "warn")]);
         assert_eq!(run(400.0, 6000.0), [("job-stalled", "info")], "perhaps open browser windows");
         assert_eq!(run(700.0, 3000.0), []);
+    }
+
+    #[test]
+    fn clients_that_asked_before_the_rest_warn_sooner_if_the_log_stopped_as_well() {
+        let run = |seconds: f64, stops: bool| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            let logging = |mut sample: TestSample, age: f64| {
+                sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+                sample
+            };
+            tester.run(1800.0, |tester, t| logging(server(tester, 90, 500.0, 40, (3, 8.0)), t % 20.0));
+            tester.run(seconds, |tester, t| {
+                logging(server(tester, 0, 122.0, 0, (3, t + 30.0)), if stops { t } else { t % 20.0 })
+            });
+            tester.firing().into_iter().find(|(rule, _)| *rule == "job-stalled")
+        };
+        assert_eq!(run(1100.0, true), Some(("job-stalled", "info")));
+        assert_eq!(run(1400.0, true), Some(("job-stalled", "warn")));
+        assert_eq!(run(1400.0, false), Some(("job-stalled", "info")), "it writes to its log");
     }
 
     #[test]

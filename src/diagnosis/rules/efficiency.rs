@@ -150,6 +150,9 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         (true, _) if lacks_memory || lacks_cpus() || works_without_the_gpu(context, job) => {
             Escalation::one(Severity::Info, MIN_STALL_SECONDS)
         }
+        (true, false) if evaluates(context, job) => {
+            Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, STOPPED_WARN_AFTER))
+        }
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
         (true, true) => Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, patience)),
     };
@@ -196,6 +199,15 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     let is_alone = job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
     let works = workers >= WORKING_PERCENT || (is_alone && context.members(job).any(computes));
     works && job.gpus.iter().all(rests)
+}
+
+/// Whether a single process uses a whole core while its workers rest and its log grows: it plays episodes or predicts one by one.
+fn evaluates(context: &RuleContext, job: &JobTrack) -> bool {
+    let plays = |process: &ProcessTrack| {
+        let rest = process.descendants > Some(0) && process.descendants_cpu.is_some_and(|percent| percent < 10.0);
+        rest && process.own_cores().is_some_and(|cores| SINGLE_CORES.contains(&cores))
+    };
+    job.members.len() == 1 && context.members(job).all(plays) && context.is_log_growing(job)
 }
 
 /// A job that became slower on a host where far more tasks want the CPUs than there are, with its present and its earlier mean
@@ -506,6 +518,8 @@ const ALIKE_HOSTS_CLOCK: f64 = 0.93;
 const STARVED_LEAST_PERCENT: f32 = 10.0;
 const WAITING_PERCENT: f32 = 95.0;
 const STARVED_BEFORE_PERCENT: f32 = 80.0;
+/// How long it must starve until that warns, in seconds.
+const STARVED_HOST_WARN_AFTER: f64 = 1500.0;
 /// The power of a host that waits for another one, divided by its median at work, at most.
 const LESS_POWER: f32 = 0.85;
 /// The window in which repeated packets are compared, in seconds.
@@ -567,24 +581,39 @@ fn starved_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     // Another run of the same command does not draw less power while this host starves.
     let must_draw_less = context.peers.is_likely(job);
     let was_busy = |gpu: &JobGpu| gpu.baseline.median_utilization() >= Some(STARVED_BEFORE_PERCENT);
-    if parts.peek().is_none() || !job.gpus.iter().all(was_busy) {
+    // Half of the speed becomes the normal one in time. What began as a fault remains one.
+    let is_known = conditions.is_published(RuleId::GpuImbalance, target);
+    if parts.peek().is_none() || !(is_known || job.gpus.iter().all(was_busy)) {
         return;
     }
     let Some(own) = busy_mean(job, context.gpus, t).filter(|own| *own >= STARVED_LEAST_PERCENT) else { return };
     let mut least = f32::INFINITY;
+    let mut all_draw_less = true;
     for part in parts {
         let mean = busy_mean(part.job, &part.diagnosis.gpus, t).filter(|_| part.diagnosis.is_recent(t));
         let Some(mean) = mean else { return };
-        if must_draw_less && !draws_less(part.job, &part.diagnosis.gpus, t) {
+        all_draw_less &= draws_less(part.job, &part.diagnosis.gpus, t);
+        if must_draw_less && !all_draw_less {
             return;
         }
         least = least.min(mean);
     }
-    if least < WAITING_PERCENT || f64::from(least - own) < context.limits.gpu_imbalance.utilization {
+    if f64::from(least - own) < context.limits.gpu_imbalance.utilization {
+        return;
+    }
+    // A checkpoint in between interrupts their wait.
+    if least < WAITING_PERCENT {
+        conditions.in_hysteresis(RuleId::GpuImbalance, target);
         return;
     }
     let after = context.limits.gpu_imbalance.info_after - FOUND_AFTER;
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, 300.0);
+    // Hosts that draw less than at work certainly wait for this one.
+    let escalation = if all_draw_less && !must_draw_less {
+        Escalation::two((Severity::Info, after), (Severity::Warn, STARVED_HOST_WARN_AFTER))
+    } else {
+        Escalation::one(Severity::Info, after)
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Suspected, 300.0);
     conditions.met(RuleId::GpuImbalance, target, evaluation, |_, _| {
         let sentence = format!(
             "{} on {} are {own:.0} % busy, those on the other hosts of {} at least {least:.0} %: they may wait for this host",

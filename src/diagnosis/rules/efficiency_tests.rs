@@ -311,6 +311,16 @@ fn a_gpu_at_a_low_clock_is_the_straggler_although_power_and_utilisation_are_bala
 
 /// A job on three hosts of two GPUs each; those of host 0 run at `clock` MHz of 1980.
 fn on_three_hosts(clock: u32, rendezvous: &str, edit: impl Fn(usize, usize, &mut GpuReading)) -> RuleTester {
+    on_three_hosts_for(240, clock, rendezvous, edit)
+}
+
+/// As [`on_three_hosts`], for this many steps of 10 s.
+fn on_three_hosts_for(
+    steps: usize,
+    clock: u32,
+    rendezvous: &str,
+    edit: impl Fn(usize, usize, &mut GpuReading),
+) -> RuleTester {
     let mut devices = gpus(0..2);
     for gpu in &mut devices {
         gpu.clock_sm_max_mhz = Some(1980);
@@ -320,7 +330,7 @@ fn on_three_hosts(clock: u32, rendezvous: &str, edit: impl Fn(usize, usize, &mut
     let mut tester = RuleTester::of(vec![devices; 3], Thresholds::default());
     let line = format!("torchrun --nnodes 3 {rendezvous} train.py");
     let torchrun: Vec<SafeText> = line.split_whitespace().map(SafeText::new).collect();
-    for step in 0..240 {
+    for step in 0..steps {
         for id in 0..3 {
             let mut ranks: Vec<TestProcess> =
                 (0..2_u16).map(|gpu| process(40 + u32::from(gpu), "python train.py", &[(gpu, 60)])).collect();
@@ -395,6 +405,48 @@ fn a_host_that_falls_behind_the_others_of_its_job_is_info() {
     assert!(!run(CERTAIN, 60, 85, 300.0).0, "the others do not wait");
     assert!(!run("", 60, 100, 300.0).0, "perhaps another run of the same command");
     assert!(run("", 60, 100, 200.0).0, "the others draw less power since this host starves");
+}
+
+#[test]
+fn a_host_that_starves_for_25_minutes_while_the_others_draw_less_power_warns() {
+    let severity = |watts: f32, dips: bool| {
+        let tester = on_three_hosts_for(340, 1850, "--rdzv-endpoint=hgx-01:29500", |id, step, gpu| {
+            let is_checkpoint = dips && step % 120 < 4;
+            gpu.utilization_percent = Some(match (step < 120, id) {
+                (true, _) => 95,
+                _ if is_checkpoint => 20,
+                (false, 0) => 45,
+                (false, _) => 99,
+            });
+            if step >= 120 {
+                gpu.power_watts = Some(watts);
+            }
+        });
+        tester.firing().into_iter().find(|(rule, _)| *rule == "gpu-imbalance")
+    };
+    assert_eq!(severity(200.0, false), Some(("gpu-imbalance", "warn")));
+    assert_eq!(severity(200.0, true), Some(("gpu-imbalance", "warn")), "checkpoints interrupt it");
+    assert_eq!(severity(300.0, false), Some(("gpu-imbalance", "info")), "they work as hard as before");
+}
+
+#[test]
+fn a_job_that_plays_episodes_on_one_core_warns_later() {
+    let fired = |percent: f32, logs: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let logging = |mut sample: TestSample, age: f64| {
+            sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            sample
+        };
+        tester.run(2400.0, |tester, t| logging(works(tester), t % 20.0));
+        tester.run(1500.0, |tester, t| {
+            let mut sample = starves(tester, t, percent, 0);
+            sample.processes[0].reading.cpu_percent = Some(100.0);
+            logging(sample, if logs { t % 66.0 } else { t })
+        });
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").map(|(_, to)| to).collect::<Vec<_>>()
+    };
+    assert_eq!(fired(0.0, true), ["info"]);
+    assert_eq!(fired(0.0, false), ["warn"], "its log has stopped");
 }
 
 #[test]

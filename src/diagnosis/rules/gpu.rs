@@ -64,8 +64,14 @@ fn slowdowns(
             conditions.unknown(RuleId::ThermalThrottle, target);
         }
     } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
-        // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel.
-        let is_slow = gpu.clock_share.is_some_and(|share| share <= HALF_CLOCK);
+        // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel. Where several
+        // boards lose a third of it, the cooling of the host has failed.
+        let is_hot = |other: &GpuReading| {
+            other.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0)
+        };
+        let hot = context.host.gpus().filter(|(_, other)| is_hot(other)).count();
+        let low_clock = if hot >= HOT_BOARDS { LOW_CLOCK } else { HALF_CLOCK };
+        let is_slow = gpu.clock_share.is_some_and(|share| share <= low_clock);
         let escalation = if is_slow {
             Escalation::one(Severity::Warn, limits.software_after)
         } else if slows_its_job(context, position, gpu) {
@@ -112,8 +118,10 @@ fn slowdowns(
 
 /// nvml.h, `nvmlClocksEventReasonSwThermalSlowdown`.
 const SOFTWARE_THERMAL_SLOWDOWN: u64 = 0x20;
-/// The share of the maximum clock at which a software thermal slowdown warns.
+/// The share of the maximum clock at which a software thermal slowdown warns, and that on a host with at least this many hot GPUs.
 const HALF_CLOCK: f64 = 0.5;
+const LOW_CLOCK: f64 = 0.66;
+const HOT_BOARDS: usize = 3;
 /// nvml.h, `nvmlClocksEventReasonGpuIdle`: no reason for a low clock under load.
 const GPU_IDLE: u64 = 0x1;
 /// nvml.h, `nvmlClocksEventReasonHwSlowdown`.
@@ -352,6 +360,48 @@ fn slows_its_job(context: &RuleContext, position: usize, gpu: &GpuTrack) -> bool
     jobs.any(|job| job.positions().any(is_faster))
 }
 
+/// The memory clock of a busy GPU, and that of another one, as shares of the maximum: one of them was locked, or was left out when
+/// others were (`nvidia-smi --lock-memory-clocks`).
+const LOW_MEMORY_CLOCK: f64 = 0.7;
+const FULL_MEMORY_CLOCK: f64 = 0.9;
+
+/// A busy GPU whose memory runs at a lower clock than that of another busy one of its kind.
+fn memory_clock(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    (info, reading): (&GpuInfo, &GpuReading),
+) {
+    let share = |info: &GpuInfo, reading: &GpuReading| {
+        let most = info.clock_memory_max_mhz.filter(|most| *most > 0)?;
+        Some(f64::from(reading.clock_memory_mhz?) / f64::from(most))
+    };
+    if share(info, reading).is_none_or(|share| share > LOW_MEMORY_CLOCK) {
+        return;
+    }
+    let is_faster = context.host.gpus().zip(context.gpus).any(|((other, reading), track)| {
+        other.name == info.name
+            && track.utilization >= Some(WORKING_PERCENT)
+            && share(other, reading).is_some_and(|share| share >= FULL_MEMORY_CLOCK)
+    });
+    let (Some(now), Some(most), true) = (reading.clock_memory_mhz, info.clock_memory_max_mhz, is_faster) else {
+        return;
+    };
+    let evaluation =
+        Evaluation::new(Escalation::one(Severity::Warn, context.limits.clock_stuck.after), Confidence::Likely, 60.0);
+    conditions.met(RuleId::ClockStuck, target, evaluation, |lasted, _| {
+        let sentence = format!(
+            "{} has been busy for {} with its memory at {now} of {most} MHz, and others of its kind run faster",
+            context.format_gpus([position]),
+            duration(lasted),
+        );
+        context
+            .gpu_details(position, sentence, format!("nvidia-smi -q -d CLOCK,PERFORMANCE -i {}", info.index))
+            .with_figures(format!("memory {now} of {most} MHz"))
+    });
+}
+
 /// The utilisation of a GPU at work in percent, and the share of its limit from which it runs into it.
 const BUSY_PERCENT: u8 = 90;
 const AT_LIMIT_SHARE: f32 = 0.95;
@@ -382,6 +432,9 @@ fn clock(
         capped_by_the_server(context, conditions, target, position, (reading, gpu, now, most));
     }
     if ratio(now, most) > limits.share {
+        if is_busy {
+            memory_clock(context, conditions, target, position, (info, reading));
+        }
         return;
     }
     if !is_busy {

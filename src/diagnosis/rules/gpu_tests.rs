@@ -353,6 +353,59 @@ fn heat_that_slows_down_a_job_warns() {
 }
 
 #[test]
+fn heat_that_takes_a_third_of_the_clock_of_several_gpus_warns() {
+    let run = |hot: usize, clock: u32| {
+        let mut infos = gpus(0..4);
+        for info in &mut infos {
+            info.clock_sm_max_mhz = Some(1980);
+        }
+        let mut tester = RuleTester::new(infos);
+        tester.run(900.0, |tester, _| {
+            let mut readings: Vec<GpuReading> = (0..4).map(|_| tester.gpu(98, 450.0, 40, 40)).collect();
+            for reading in &mut readings {
+                reading.clock_sm_mhz = Some(clock);
+            }
+            for reading in readings.iter_mut().take(hot) {
+                reading.clocks_event_reasons = Some(0x20);
+            }
+            TestSample { gpus: readings, processes: vec![process(7, "python train.py", &[(0, 40), (1, 40)])] }
+        });
+        tester.firing().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
+    };
+    assert_eq!(run(3, 1260), [("thermal-throttle", "warn"); 3]);
+    assert_eq!(run(2, 1260), [("thermal-throttle", "info"); 2]);
+    assert_eq!(run(3, 1500), [("thermal-throttle", "info"); 3], "at 0.76 of its maximum");
+}
+
+#[test]
+fn a_memory_clock_far_below_that_of_a_busy_sibling_warns() {
+    let run = |memory_clock: u32, sibling: u32, busy: u8| {
+        let mut infos = gpus(0..2);
+        for info in &mut infos {
+            (info.clock_sm_max_mhz, info.clock_memory_max_mhz) = (Some(1980), Some(2619));
+        }
+        let mut tester = RuleTester::new(infos);
+        tester.run(900.0, |tester, _| {
+            let mut readings: Vec<GpuReading> = (0..2).map(|_| tester.gpu(busy, 450.0, 40, 40)).collect();
+            for (reading, clock) in readings.iter_mut().zip([memory_clock, sibling]) {
+                (reading.clock_sm_mhz, reading.clock_memory_mhz) = (Some(1900), Some(clock));
+            }
+            TestSample { gpus: readings, processes: vec![process(7, "python train.py", &[(0, 40), (1, 40)])] }
+        });
+        tester.firing().contains(&("clock-stuck", "warn")).then(|| tester.finding("clock-stuck").sentence.to_string())
+    };
+    let sentence = run(1593, 2619, 98).expect("a finding");
+    assert!(
+        sentence.starts_with("GPU 0 has been busy for ")
+            && sentence.ends_with(" with its memory at 1593 of 2619 MHz, and others of its kind run faster"),
+        "{sentence}"
+    );
+    assert_eq!(run(2000, 2619, 98), None, "0.76 of the maximum");
+    assert_eq!(run(1593, 1593, 98), None, "all of them are locked");
+    assert_eq!(run(1593, 2619, 30), None, "a GPU with little work lowers its clocks");
+}
+
+#[test]
 fn a_clock_that_fell_without_a_reason_warns_after_fifteen_minutes() {
     let run = |earlier: u32| {
         let mut infos = gpus(0..1);

@@ -26,6 +26,14 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 /// The memory in use from which a host warns whose GPU shares it, in percent.
 const UNIFIED_WARN_PERCENT: f64 = 95.0;
+/// A host with this much available memory in bytes warns from this share in use on, in percent, and is listed before.
+const SPACIOUS_BYTES: u64 = 16 << 30;
+const SPACIOUS_WARN_PERCENT: f64 = 95.0;
+
+/// Below this PSI value `memory some avg60`, nothing waits for memory. Memory that was set aside at the start has not become less
+/// by more than this share since.
+const PRESSING_PERCENT: f32 = 0.5;
+const SET_ASIDE_SHARE: f64 = 0.01;
 
 fn ram(context: &RuleContext, conditions: &mut Conditions) {
     let limits = &context.limits.host_ram_low;
@@ -64,7 +72,17 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
         conditions.in_hysteresis(RuleId::HostRamLow, &FindingTarget::Host);
         return;
     }
-    let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
+    let has_room = available >= SPACIOUS_BYTES && percent < limits.warn.max(SPACIOUS_WARN_PERCENT);
+    // Huge pages that virtual machines get are set aside at the start, and nothing waits for memory.
+    let pressure = reading.and_then(|host| host.pressure_memory_percent);
+    let is_set_aside = pressure.is_some_and(|percent| percent < PRESSING_PERCENT)
+        && !context.host_track.available_memory.has_fallen(available as f64, SET_ASIDE_SHARE * total as f64);
+    let severity = match percent {
+        _ if is_set_aside => Severity::Info,
+        _ if percent >= limits.crit => Severity::Crit,
+        _ if has_room => Severity::Info,
+        _ => Severity::Warn,
+    };
     // Nearly full memory may be a cache that some file systems count as used. Full memory is not.
     let confidence = if severity == Severity::Crit { Confidence::Certain } else { Confidence::Likely };
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 30.0);
@@ -80,7 +98,7 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
 }
 
 /// How long the CPUs must be overloaded before it warns if a job on the GPUs became slower, in seconds.
-const SLOWED_WARN_AFTER: f64 = 1500.0;
+const SLOWED_WARN_AFTER: f64 = 1200.0;
 
 fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
     let limits = &context.limits.host_overloaded;
@@ -205,7 +223,7 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
 /// How long GPUs that Slurm has allocated must be unused on a host whose CPUs rest until that warns, in seconds.
 const RESTING_WARN_AFTER: f64 = 2400.0;
 /// As [`RESTING_WARN_AFTER`], if half of them or more are unused.
-const MOST_UNUSED_WARN_AFTER: f64 = 5400.0;
+const MOST_UNUSED_WARN_AFTER: f64 = 4200.0;
 
 /// Jobs that a sentence names.
 const NAMED_JOBS: usize = 4;
@@ -279,6 +297,28 @@ fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesys
         return;
     };
     let percent = 100.0 - 100.0 * available.min(total) as f64 / total.max(1) as f64;
+    let next = match absolute_path(&filesystem.mount_point) {
+        Some(path) => format!("du -xhd1 {path}"),
+        None => "df -h".to_owned(),
+    };
+    if percent < limits.warn
+        && let Some(shrinkage) = context.host_track.filling(&filesystem.mount_point, total as f64)
+    {
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 600.0);
+        conditions.met(RuleId::DiskFull, &target, evaluation, |_, _| {
+            let sentence = format!(
+                "{} lost {} within {} and will be full in {} at this rate: {} of {} are free",
+                filesystem.mount_point,
+                gibibytes(shrinkage.loss as u64),
+                duration(shrinkage.span),
+                duration(shrinkage.ends_in),
+                gibibytes(available),
+                gibibytes(total),
+            );
+            host_details(sentence, next).with_figures(format!("{} {percent:.0} %", filesystem.mount_point))
+        });
+        return;
+    }
     if percent < limits.clear {
         return;
     }
@@ -296,10 +336,6 @@ fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesys
             gibibytes(available),
             gibibytes(total),
         );
-        let next = match absolute_path(&filesystem.mount_point) {
-            Some(path) => format!("du -xhd1 {path}"),
-            None => "df -h".to_owned(),
-        };
         host_details(sentence, next).with_figures(format!("{} {percent:.0} %", filesystem.mount_point))
     });
 }
@@ -415,6 +451,48 @@ mod tests {
         assert_eq!(tester.firing(), [("host-ram-low", "crit")]);
         with_host(&mut tester, 60.0, memory(70));
         assert_eq!((tester.firing(), tester.notified()), (vec![], 2));
+    }
+
+    #[test]
+    fn nine_tenths_of_a_large_memory_are_info_and_memory_that_was_set_aside_is_too() {
+        let severity = |percent: u64, pressure: Option<f32>| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            with_host(&mut tester, 300.0, |snapshot, t| {
+                memory(percent)(snapshot, t);
+                snapshot.host.pressure_memory_percent = pressure;
+            });
+            tester.firing()
+        };
+        assert_eq!(severity(92, None), [("host-ram-low", "info")], "80 GiB are available");
+        assert_eq!(severity(97, None), [("host-ram-low", "warn")]);
+        assert_eq!(severity(97, Some(0.0)), [("host-ram-low", "info")], "nothing waits, and it was so from the start");
+        assert_eq!(severity(97, Some(4.0)), [("host-ram-low", "warn")]);
+        let mut tester = RuleTester::new(gpus(0..1));
+        for percent in [60, 97] {
+            with_host(&mut tester, 300.0, |snapshot, t| {
+                memory(percent)(snapshot, t);
+                snapshot.host.pressure_memory_percent = Some(0.0);
+            });
+        }
+        assert_eq!(tester.firing(), [("host-ram-low", "warn")], "it became less");
+    }
+
+    #[test]
+    fn a_disk_that_something_fills_warns_an_hour_before_it_is_full() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        with_host(&mut tester, 3000.0, disk(50));
+        let filling = |snapshot: &mut Snapshot, t: f64| disk(50 + 3 * (t / 600.0) as u64)(snapshot, t);
+        with_host(&mut tester, 6000.0, filling);
+        assert_eq!(tester.fired(), [], "20 % are left, and it loses 18 % an hour");
+        with_host(&mut tester, 1300.0, |snapshot, t| filling(snapshot, 6000.0 + t));
+        assert_eq!(tester.firing(), [("disk-full", "warn")]);
+        assert_eq!(
+            tester.finding("disk-full").sentence,
+            "/home lost 18 GiB within 60 min and will be full in 46 min at this rate: 14 GiB of 100 GiB are free"
+        );
+        with_host(&mut tester, 4000.0, |snapshot, t| filling(snapshot, 7300.0_f64.min(7300.0 + t)));
+        assert_eq!(tester.firing(), [], "it was a copy");
     }
 
     #[test]

@@ -50,7 +50,14 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let unfed = job.unfed_run.filter(|_| is_unclear && job.stalled_run.is_none());
     // A single process of Slurm has no rank to wait for, see rendezvous-stuck: it hangs in a loop.
     let is_alone_in_batch = is_batch(context, job) && !has_ranks(context, job);
-    let looping = job.loop_run().filter(|_| never_began && job.stalled_run.is_none() && is_alone_in_batch);
+    // Ranks that computed and logged before may have become caught in a loop: MPI waits so.
+    let is_caught = was_active
+        && is_batch(context, job)
+        && !job.is_server
+        && context.is_log_silent(job)
+        && context.has_log_stopped(job, SINGLE_WARN_AFTER);
+    let may_loop = (never_began && is_alone_in_batch) || is_caught;
+    let looping = job.loop_run().filter(|_| may_loop && job.stalled_run.is_none());
     let (Some(run), true) = (job.stalled_run.or(unfed).or(looping), is_judged) else { return };
     // A job that paused and resumed without help may pause as long again.
     let pause = f64::from(job.longest_pause.max(job.longest_quiet));
@@ -88,12 +95,19 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         (_, true) if job.is_server && !job.is_model_server && are_ranks(context, job) && context.is_log_silent(job) => {
             Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
         }
+        // The engines of a training by reinforcement learning are gone, and its ranks have nothing to learn from.
+        _ if job.had_engines && !job.is_model_server && are_ranks(context, job) => {
+            Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
+        }
         // A server that was busy may have no requests now.
         (_, was_busy) if job.is_server => {
             if !was_busy {
                 return;
             }
             Escalation::one(Severity::Info, crit_after)
+        }
+        _ if looping.is_some() && is_caught => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
         }
         _ if is_idle_batch || never_began => {
             let has_loaded = !job.gpus.iter().all(holds_only_a_context);
@@ -102,7 +116,8 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         }
         // It may wait for a slow service. Some jobs write heartbeats while they hang.
         _ if context.is_log_growing(job) || context.members(job).any(grows_slowly) => {
-            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(GROWING_LOG_WARN_AFTER)))
+            let after = if is_batch(context, job) { GROWING_LOG_WARN_AFTER } else { ALONE_WITH_LOG_WARN_AFTER };
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
         (true, false) => Escalation::one(Severity::Warn, warn_after),
@@ -221,6 +236,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
+/// As [`GROWING_LOG_WARN_AFTER`], for a single process: an archive may take an hour to answer.
+const ALONE_WITH_LOG_WARN_AFTER: f64 = 3600.0;
 /// How long workers of Ray in the middle of a task must have done nothing before they warn, in seconds.
 const RAY_TASK_WARN_AFTER: f64 = 2100.0;
 /// The memory of a rank that has created its context and no more, at most.
@@ -293,7 +310,7 @@ fn stopped_before_it_began(context: &RuleContext, job: &JobTrack) -> bool {
 }
 
 /// Whether the job has created its context on a GPU and loaded nothing.
-fn holds_only_a_context(gpu: &JobGpu) -> bool {
+pub(super) fn holds_only_a_context(gpu: &JobGpu) -> bool {
     gpu.memory_bytes.is_some_and(|bytes| bytes <= CONTEXT_BYTES)
 }
 
@@ -335,11 +352,9 @@ fn serves_on(context: &RuleContext, job: &JobTrack, end: f64) -> Option<u16> {
 const FULL_SHARE: f64 = 0.85;
 
 /// Whether a job holds so much of one of its GPUs that no other job finds room there.
-fn fills_a_gpu(context: &RuleContext, job: &JobTrack) -> bool {
-    job.gpus.iter().any(|gpu| {
-        let total = context.gpus.get(gpu.position).and_then(|track| track.total_bytes);
-        gpu.memory_bytes.zip(total).is_some_and(|(held, total)| held as f64 >= FULL_SHARE * total as f64)
-    })
+pub(super) fn fills(context: &RuleContext, gpu: &JobGpu) -> bool {
+    let total = context.gpus.get(gpu.position).and_then(|track| track.total_bytes);
+    gpu.memory_bytes.zip(total).is_some_and(|(held, total)| held as f64 >= FULL_SHARE * total as f64)
 }
 
 fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
@@ -369,7 +384,8 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
         Escalation::one(Severity::Info, limits.info_after)
     } else if is_expected_to_work(context, job) {
         // A notebook that fills a GPU keeps everybody else away from it.
-        let warn_after = if job.is_notebook && fills_a_gpu(context, job) { 0.5 } else { 1.0 } * limits.warn_after;
+        let warn_after = if job.is_notebook && job.gpus.iter().any(|gpu| fills(context, gpu)) { 0.5 } else { 1.0 }
+            * limits.warn_after;
         Escalation::three(
             (Severity::Info, limits.info_after),
             (Severity::Warn, warn_after),

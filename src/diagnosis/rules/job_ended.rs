@@ -111,7 +111,7 @@ fn was_oom(context: &RuleContext, ended: &EndedJob) -> bool {
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample, trains};
     use crate::fleet::fixture::{gpus, process};
-    use crate::wire::{Owner, SlurmJobEnd, XidEvent};
+    use crate::wire::{Ancestor, Owner, SlurmJobEnd, XidEvent};
 
     fn empty(tester: &mut RuleTester) -> TestSample {
         TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
@@ -276,6 +276,30 @@ mod tests {
         assert_eq!(fired(140.0, &[200.0; 5]), ["info", "warn"]);
         assert_eq!(fired(140.0, &[60.0, 140.0, 60.0, 140.0, 80.0]), ["info", "warn"], "of different lengths");
         assert_eq!(fired(1500.0, &[200.0; 6]), ["info"], "each half hour");
+    }
+
+    #[test]
+    fn a_program_that_its_container_engine_starts_again_warns_after_the_fifth_end() {
+        let fired = |parent: &str, pause: f64| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 10.0;
+            for run in 0..5 {
+                let mut train = process(7 + run, "python train.py --resume", &[(0, 40)]);
+                train.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "abc".into() });
+                let parent = Ancestor { pid: 3, uid: Some(0), name: parent.into(), ..Ancestor::default() };
+                train.facts.ancestors = vec![parent];
+                tester.run_edited(
+                    230.0,
+                    |tester, _| TestSample { gpus: vec![tester.gpu(20, 168.0, 5, 40)], processes: vec![train.clone()] },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(pause, |tester, _| empty(tester));
+            }
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
+        };
+        assert_eq!(fired("containerd-shim", 20.0), ["info", "warn"]);
+        assert_eq!(fired("containerd-shim", 200.0), ["info"], "somebody starts it again");
+        assert_eq!(fired("bash", 20.0), ["info"], "somebody tries it in the container");
     }
 
     #[test]

@@ -525,6 +525,72 @@ fn ranks_of_ray_that_computed_and_logged_until_now_warn() {
 }
 
 #[test]
+fn ranks_of_a_training_whose_engines_are_gone_warn_after_45_minutes() {
+    let run = |seconds: f64, engines_end: bool| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.interval = 30.0;
+        let sample = |tester: &mut RuleTester, works: bool, has_engines: bool| {
+            let parent = Ancestor {
+                pid: 3,
+                uid: Some(1000),
+                name: "raylet".into(),
+                argv: vec!["/opt/ray/raylet".into()],
+                ..Ancestor::default()
+            };
+            let mut processes = vec![];
+            for gpu in 0..2 {
+                processes.push(process(7 + u32::from(gpu), "ray::TrainActor", &[(gpu, 20)]));
+                if has_engines {
+                    processes.push(process(17 + u32::from(gpu), "sglang::scheduler", &[(gpu, 20)]));
+                }
+            }
+            for process in &mut processes {
+                process.facts.ancestors = vec![parent.clone()];
+                process.reading.cpu_percent = Some(if works { 100.0 } else { 0.5 });
+            }
+            let (percent, watts) = if works { (90, 450.0) } else { (0, 70.0) };
+            TestSample { gpus: (0..2).map(|_| tester.gpu(percent, watts, 20, 40)).collect(), processes }
+        };
+        tester.run(3600.0, |tester, _| sample(tester, true, true));
+        tester.run(seconds, |tester, _| sample(tester, false, !engines_end));
+        tester.firing().into_iter().find(|(rule, _)| *rule == "job-stalled")
+    };
+    assert_eq!(run(2500.0, true), Some(("job-stalled", "info")));
+    assert_eq!(run(3000.0, true), Some(("job-stalled", "warn")));
+    assert_eq!(run(3000.0, false), Some(("job-stalled", "info")), "its engines may wait for requests");
+}
+
+#[test]
+fn ranks_of_slurm_that_computed_and_now_turn_one_core_each_with_a_silent_log_warn_after_40_minutes() {
+    let run = |seconds: f64, cores: f32, log_stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.interval = 10.0;
+        let sample = |tester: &mut RuleTester, percent: u8, cores: f32, age: f64| {
+            let ranks = (0..2).map(|gpu| {
+                let mut rank = process(7 + u32::from(gpu), "cp2k.psmp -i md.inp", &[(gpu, 10)]);
+                rank.facts.owner = Some(crate::wire::Owner::Slurm { job: "7".into(), step: None });
+                rank.reading.cpu_percent = Some(100.0 * cores);
+                rank.reading.log_age_seconds = Some(age.trunc());
+                rank.reading.write_bytes = Some(4096);
+                rank
+            });
+            let watts = if percent > 0 { 250.0 } else { 75.0 };
+            TestSample {
+                processes: ranks.collect(),
+                gpus: (0..2).map(|_| tester.gpu(percent, watts, 20, 10)).collect(),
+            }
+        };
+        tester.run(2400.0, |tester, t| sample(tester, 60, 6.9, t % 28.0));
+        tester.run(seconds, |tester, t| sample(tester, 0, cores, if log_stops { t } else { t % 28.0 }));
+        tester.firing().into_iter().find(|(rule, _)| *rule == "job-stalled")
+    };
+    assert_eq!(run(2000.0, 1.0, true), Some(("job-stalled", "info")));
+    assert_eq!(run(2700.0, 1.0, true), Some(("job-stalled", "warn")));
+    assert_eq!(run(2700.0, 1.0, false), None, "a phase of work on the CPUs");
+    assert_eq!(run(2700.0, 6.9, true), None, "it computes");
+}
+
+#[test]
 fn workers_of_ray_in_a_task_that_rest_for_35_minutes_warn() {
     let run = |seconds: f64| {
         let mut tester = RuleTester::new(gpus(0..1));
@@ -538,7 +604,7 @@ fn workers_of_ray_in_a_task_that_rest_for_35_minutes_warn() {
 }
 
 #[test]
-fn a_job_that_writes_to_its_log_every_five_minutes_while_it_rests_warns_after_45_minutes() {
+fn a_program_that_writes_to_its_log_every_five_minutes_while_it_rests_warns_after_an_hour() {
     let run = |seconds: f64, period: f64| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 10.0;
@@ -550,8 +616,8 @@ fn a_job_that_writes_to_its_log_every_five_minutes_while_it_rests_warns_after_45
         tester.run(seconds, |tester, t| logging(idles(tester, "python train.py", 0.02), t % period));
         tester.fired().into_iter().any(|finding| finding == ("job-stalled", "warn"))
     };
-    assert!(!run(2400.0, 300.0), "it checks for the next round");
-    assert!(run(3000.0, 300.0));
+    assert!(!run(3300.0, 300.0), "it checks for the next round");
+    assert!(run(3900.0, 300.0));
     assert!(run(2400.0, 1e9), "its log has stopped");
 }
 

@@ -275,7 +275,14 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         };
         is_unused || context.gpus.get(*position).is_some_and(waits)
     });
-    (is_idle || is_silent(context, process)) && (is_worker || is_titled || process.lost_parent())
+    (is_idle || is_silent(context, process) || serves_nobody(process))
+        && (is_worker || is_titled || process.lost_parent())
+}
+
+/// Whether a process listens for the program that started it, and nobody is connected any more: a simulator outlives its trainer.
+fn serves_nobody(process: &ProcessTrack) -> bool {
+    let listens = process.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty());
+    process.lost_parent_late() && listens && process.shows_io() && !process.is_connected
 }
 
 /// How long an orphan has written no log before it counts as stuck whatever its GPUs do, in seconds.
@@ -303,6 +310,9 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
         let since = members.iter().filter_map(|process| process.log.as_deref()?.age(context.sample_time.t));
         let what = match since.reduce(f64::min).filter(|_| is_busy) {
             Some(silent) => format!("has written no log for {}, keeps its GPUs busy", duration(silent)),
+            None if is_busy && members.iter().all(|process| serves_nobody(process)) => {
+                format!("has served nobody for {}, keeps its GPUs busy", duration(lasted))
+            }
             None => format!("has done nothing on its GPUs for {}", duration(lasted)),
         };
         let sentence = format!(

@@ -238,6 +238,31 @@ fn ranks_that_lost_their_launcher_and_write_no_log_are_orphans_although_they_com
 }
 
 #[test]
+fn a_simulator_that_outlives_its_trainer_is_an_orphan_although_it_renders() {
+    let finding = |port: Option<u16>, connections: u32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        let sample = |tester: &mut RuleTester, parent: u32, name: &str, connections: u32| {
+            let mut simulator = worker(7, parent, name);
+            simulator.facts.argv = ["CarlaUE4-Linux-Shipping", "CarlaUE4"].map(Into::into).to_vec();
+            simulator.facts.listening_ports = port.into_iter().collect();
+            simulator.reading.cpu_percent = Some(150.0);
+            simulator.reading.established_connections = Some(connections);
+            simulator.reading.write_bytes = Some(4096);
+            TestSample { gpus: vec![tester.gpu(60, 300.0, 30, 40)], processes: vec![simulator] }
+        };
+        tester.run(600.0, |tester, _| sample(tester, 6, "python", 2));
+        tester.run(700.0, |tester, _| sample(tester, 1, "systemd", connections));
+        let fires = tester.firing().contains(&("orphan-holding-gpu", "warn"));
+        fires.then(|| tester.finding("orphan-holding-gpu").sentence.to_string())
+    };
+    let sentence = finding(Some(2000), 0).expect("an orphan");
+    assert!(sentence.contains(" lost its parent, has served nobody for 1"), "{sentence}");
+    assert_eq!(finding(Some(2000), 1), None, "somebody is connected");
+    assert_eq!(finding(None, 0), None, "it may compute for its owner");
+}
+
+#[test]
 fn processes_meant_to_outlive_their_parent_are_not_orphans() {
     let nohup = TestProcess {
         facts: crate::wire::ProcessFacts { ignores_hangup: Some(true), ..worker(7, 1, "systemd").facts },

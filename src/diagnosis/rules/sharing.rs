@@ -1,12 +1,13 @@
 //! GPUs that are shared by accident, or held without use beside others: gpu-shared, stray-contexts.
 
+use super::job::fills;
 use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::RuleContext;
 use crate::diagnosis::track::JobTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::Process;
+use crate::fleet::{JobKey, Process};
 use crate::wire::GpuProcessKind;
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
@@ -33,7 +34,11 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
         return;
     }
     let slowed = slowed_by_another_job(context, &jobs, position);
-    let severity = if slowed.is_some() { Severity::Warn } else { Severity::Info };
+    // Slurm gave all of them a share of the GPU (https://slurm.schedmd.com/gres.html#Sharding).
+    // An allocated GPU that nobody uses tells that one of them is on the wrong one.
+    let are_shards = jobs.iter().all(|job| matches!(job.key, JobKey::Slurm { .. }))
+        && context.gpus.iter().all(|gpu| gpu.unused_since.is_none());
+    let severity = if slowed.is_some() && !are_shards { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 300.0);
     conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
         let names: Vec<String> = jobs.iter().map(|job| context.format_job(job)).collect();
@@ -70,6 +75,11 @@ fn slowed_by_another_job<'a>(
     })
 }
 
+/// How long a job may pause and still count as one that uses its other GPUs, in seconds.
+const PAUSE_SECONDS: f64 = 1800.0;
+/// How long a GPU must be kept from everybody else until that warns, in seconds.
+const KEPT_AWAY_AFTER: f64 = 5400.0;
+
 fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let limits = &context.limits.stray_contexts;
     let most = (limits.memory * 1_048_576.0) as u64;
@@ -84,20 +94,29 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     };
     let strays = |position: usize| members.iter().filter(|process| is_stray(process, position)).count();
     let crowded = job.positions().map(|position| (position, strays(position))).find(|(_, count)| *count >= 2);
-    let is_busy = |position: usize| context.gpus.get(position).is_some_and(|gpu| gpu.utilization >= Some(20));
     let t = context.sample_time.t;
+    let is_busy = |position: usize| context.gpus.get(position).is_some_and(|gpu| gpu.utilization >= Some(20));
+    // A person at a notebook pauses now and then.
+    let is_in_use = job.computed_at.is_some_and(|at| t - at <= PAUSE_SECONDS);
     let rests = |position: &usize| {
         let run = context.gpus.get(*position).and_then(|gpu| gpu.idle_run);
         run.is_some_and(|run| t - run.since >= limits.idle_after)
     };
     let resting: Vec<usize> = match members.as_slice() {
-        [_] if job.gpus.iter().any(|gpu| is_busy(gpu.position)) => job.positions().filter(rests).collect(),
+        [_] if is_in_use || job.gpus.iter().any(|gpu| is_busy(gpu.position)) => job.positions().filter(rests).collect(),
         _ => Vec::new(),
     };
     if crowded.is_none() && resting.is_empty() {
         return;
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Likely, 300.0);
+    // A GPU whose memory is full keeps everybody else away. A server may get requests for it at any time.
+    let keeps_away = job.gpus.iter().any(|gpu| resting.contains(&gpu.position) && fills(context, gpu));
+    let escalation = if crowded.is_none() && keeps_away && !job.is_server && job.served_port.is_none() {
+        Escalation::two((Severity::Info, limits.after), (Severity::Warn, KEPT_AWAY_AFTER))
+    } else {
+        Escalation::one(Severity::Info, limits.after)
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 300.0);
     conditions.met(RuleId::StrayContexts, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
         let name = context.format_job(job);
         let (sentence, positions) = match crowded {
@@ -123,7 +142,7 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::{gpus, process};
-    use crate::wire::Ancestor;
+    use crate::wire::{Ancestor, Owner};
 
     #[test]
     fn two_jobs_that_compute_on_one_gpu_are_info() {
@@ -169,6 +188,30 @@ mod tests {
     }
 
     #[test]
+    fn jobs_to_which_slurm_gave_shares_of_a_gpu_are_info() {
+        let severity = |owned: [bool; 2]| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 5.0;
+            let job = |pid: u32, share: u8, is_owned: bool| {
+                let mut job = process(pid, "python a.py", &[(0, 30)]);
+                job.facts.user = Some(if pid == 7 { "alice" } else { "bob" }.into());
+                job.facts.owner = is_owned.then(|| Owner::Slurm { job: pid.to_string().as_str().into(), step: None });
+                job.gpus[0].sm_percent = Some(share);
+                job
+            };
+            let sample = |tester: &mut RuleTester, processes| TestSample {
+                gpus: vec![tester.gpu(97, 500.0, 40, 60)],
+                processes,
+            };
+            tester.run(2400.0, |tester, _| sample(tester, vec![job(7, 94, owned[0])]));
+            tester.run(1000.0, |tester, _| sample(tester, vec![job(7, 48, owned[0]), job(8, 45, owned[1])]));
+            tester.firing()
+        };
+        assert_eq!(severity([true, true]), [("gpu-shared", "info")]);
+        assert_eq!(severity([true, false]), [("gpu-shared", "warn")], "beside the job that Slurm started");
+    }
+
+    #[test]
     fn contexts_of_other_ranks_are_info() {
         let mut tester = RuleTester::new(gpus(0..4));
         tester.run(1000.0, |tester, _| {
@@ -195,5 +238,24 @@ mod tests {
             TestSample { gpus, processes: vec![process(7, "python tf.py", &[(0, 70), (1, 70), (2, 70), (3, 70)])] }
         });
         assert_eq!(tester.firing(), [("stray-contexts", "info")]);
+    }
+
+    #[test]
+    fn full_gpus_that_a_notebook_holds_beside_the_one_it_uses_warn_although_it_pauses() {
+        let severity = |gib: u64, port: Option<u16>| {
+            let mut tester = RuleTester::new(gpus(0..2));
+            tester.interval = 20.0;
+            tester.run(8000.0, |tester, t| {
+                let pauses = t % 1800.0 > 1000.0;
+                let own = if pauses { tester.gpu(0, 90.0, 0, 70) } else { tester.gpu(85, 400.0, 40, 70) };
+                let mut holder = process(7, "python tf.py", &[(0, 70), (1, gib)]);
+                holder.facts.listening_ports = port.into_iter().collect();
+                TestSample { gpus: vec![own, tester.gpu(0, 90.0, 0, gib)], processes: vec![holder] }
+            });
+            tester.firing().into_iter().find(|(rule, _)| *rule == "stray-contexts")
+        };
+        assert_eq!(severity(72, None), Some(("stray-contexts", "warn")), "72 of 80 GiB");
+        assert_eq!(severity(60, None), Some(("stray-contexts", "info")), "another job finds room");
+        assert_eq!(severity(72, Some(8000)), Some(("stray-contexts", "info")), "a request may come for it");
     }
 }

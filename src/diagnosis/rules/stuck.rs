@@ -4,6 +4,7 @@
 //! to slightly more than that of an idle context, and the memory is not accessed.
 
 use super::clients::{self, SERVER_AFTER};
+use super::job::holds_only_a_context;
 use super::spinning::{LEVEL_AFTER, SpinningGpu, is_in_hysteresis, may_wait, quiet_drop_after, spinning};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
@@ -411,10 +412,10 @@ fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGp
         // A server may work at a partial level.
         _ => (all_spin || job.rested_between) && spinning.iter().all(|one| !one.is_partial),
     };
-    job.is_model_server
-        && is_sure
-        && began - job.first_seen >= SERVER_SEEN_BEFORE
-        && !clients::does_nobody_wait(context, job)
+    // Nobody can ask ranks for anything that have loaded no model yet: they hang in their first collective.
+    let has_loaded_nothing = all_spin && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
+    let is_told = is_sure && began - job.first_seen >= SERVER_SEEN_BEFORE && !clients::does_nobody_wait(context, job);
+    job.is_model_server && (has_loaded_nothing || is_told)
 }
 
 /// "reads 100 % busy for 10 min but draws 104 W of 700 W (was 560 W) and accesses no memory". A hint does not mention the

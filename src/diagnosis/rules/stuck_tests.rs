@@ -411,6 +411,26 @@ fn a_server_whose_ranks_all_spin_hangs_and_one_with_a_resting_rank_waits() {
 }
 
 #[test]
+fn the_ranks_of_a_server_that_spin_before_they_have_loaded_a_model_hang() {
+    let fired = |gib: u64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(1800.0, |tester, _| {
+            let mut sample = serves(tester, &[(100, 115.0, 0); 2]);
+            for gpu in &mut sample.gpus {
+                gpu.memory_used_bytes = Some(gib << 30);
+            }
+            for usage in sample.processes.iter_mut().flat_map(|process| &mut process.gpus) {
+                usage.gpu_memory_bytes = Some(gib << 30);
+            }
+            sample
+        });
+        tester.fired().contains(&("stuck-spin-suspect", "warn"))
+    };
+    assert!(fired(1));
+    assert!(!fired(60), "it may wait for requests");
+}
+
+#[test]
 fn ranks_that_hang_beside_a_lost_gpu_are_info() {
     let mut tester = after_healthy_work(4);
     tester.run(900.0, |tester, _| {

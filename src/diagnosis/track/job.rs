@@ -76,6 +76,8 @@ pub(crate) struct JobTrack {
     pub(crate) is_server: bool,
     /// The job serves models: its ranks spin while they wait for requests.
     pub(crate) is_model_server: bool,
+    /// It had processes that serve models, and they ended.
+    pub(crate) had_engines: bool,
     /// A debugger runs one of its processes.
     pub(crate) is_debugged: bool,
     /// No GPU of the job reports its utilisation (MIG instances, shared GPUs): only its CPU usage can be judged.
@@ -167,6 +169,7 @@ impl JobTrack {
             first_seen: t,
             is_server: false,
             is_model_server: false,
+            had_engines: false,
             is_debugged: false,
             is_blind: false,
             age_at_first: None,
@@ -534,6 +537,7 @@ impl JobTrack {
     pub(crate) fn without_members(mut self) -> Self {
         self.members.clear();
         self.served_port = None;
+        self.had_engines |= std::mem::take(&mut self.is_model_server);
         self.previous_gpus = std::mem::take(&mut self.gpus);
         self
     }

@@ -175,7 +175,7 @@ fn theil_sen(series: &[(f64, f64)]) -> Option<f64> {
     (!slopes.is_empty()).then(|| *slopes.select_nth_unstable_by(middle, f64::total_cmp).1)
 }
 
-/// The memory of a host that is available, in bytes, once a minute.
+/// The memory of a host, or the space of a filesystem, that is available, in bytes, once a minute.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AvailableMemory {
     minutes: VecDeque<f32>,
@@ -203,6 +203,12 @@ const SHRINKS_STEP: f64 = 0.4;
 const SHRINKS_LAST: usize = 5;
 /// The memory ends within this time, in seconds.
 const SHRINKS_ENDS_IN: f64 = 6600.0;
+/// A filesystem fills for this many minutes, in each of these parts, by this share of its size, and is full within this time in
+/// seconds.
+const FILLS_FOR: usize = 60;
+const FILLS_PARTS: usize = 4;
+const FILLS_BY: f64 = 0.1;
+const FILLS_ENDS_IN: f64 = 3600.0;
 /// A gap between two minutes, in seconds, after which the trend begins anew.
 const SHRINKS_GAP: f64 = 300.0;
 
@@ -217,6 +223,27 @@ impl AvailableMemory {
             self.minutes.pop_front();
         }
         self.minutes.push_back(bytes as f32);
+    }
+
+    /// Whether more was available before, by more than this.
+    pub(crate) fn has_fallen(&self, bytes: f64, by: f64) -> bool {
+        self.minutes.iter().any(|before| f64::from(*before) - bytes > by)
+    }
+
+    /// The loss of a filesystem that something fills step by step, and that is full soon. A single copy or download ends earlier.
+    pub(crate) fn filling(&self, total: f64) -> Option<Shrinkage> {
+        let minutes = self.minutes.len().checked_sub(FILLS_FOR + 1)?;
+        let (first, last) = (f64::from(*self.minutes.get(minutes)?), f64::from(*self.minutes.back()?));
+        let loss = first - last;
+        if loss < FILLS_BY * total {
+            return None;
+        }
+        let span = 60.0 * FILLS_FOR as f64;
+        let ends_in = last / (loss / span);
+        let parts: Vec<f64> =
+            self.minutes.iter().skip(minutes).step_by(FILLS_FOR / FILLS_PARTS).map(|bytes| f64::from(*bytes)).collect();
+        let is_steady = parts.windows(2).all(|pair| pair[0] - pair[1] >= SHRINKS_STEP * loss / FILLS_PARTS as f64);
+        (is_steady && ends_in <= FILLS_ENDS_IN).then_some(Shrinkage { loss, span, ends_in })
     }
 
     /// The steady loss of the last hour and a half. A program that loads its data takes less, or comes to an end sooner.
