@@ -6,11 +6,17 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+/// The bytes that a thread has allocated and not freed.
+#[derive(Clone, Copy)]
+struct Count {
+    live: isize,
+    /// The maximum of `live` since [`most_used_by`] began.
+    most: isize,
+}
+
 thread_local! {
-    /// The bytes that this thread has allocated and not freed.
-    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
-    /// The maximum of [`LIVE_BYTES`] since [`most_used_by`] began.
-    static MOST_BYTES: Cell<isize> = const { Cell::new(0) };
+    // One variable, because each access to one takes several calls in a debug build, and every allocation of a test counts.
+    static COUNT: Cell<Count> = const { Cell::new(Count { live: 0, most: 0 }) };
 }
 
 struct CountingAllocator;
@@ -20,21 +26,23 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The bytes that this thread has allocated and not freed.
 pub(crate) fn live_bytes() -> isize {
-    LIVE_BYTES.get()
+    COUNT.get().live
 }
 
 /// Runs `work` and returns the maximum number of bytes that it had in use at a time, and its result.
 pub(crate) fn most_used_by<T>(work: impl FnOnce() -> T) -> (isize, T) {
-    let before = LIVE_BYTES.get();
-    MOST_BYTES.set(before);
+    let before = live_bytes();
+    COUNT.set(Count { live: before, most: before });
     let result = work();
-    (MOST_BYTES.get() - before, result)
+    (COUNT.get().most - before, result)
 }
 
 fn count(bytes: isize) {
-    let live = LIVE_BYTES.get() + bytes;
-    LIVE_BYTES.set(live);
-    MOST_BYTES.set(MOST_BYTES.get().max(live));
+    COUNT.with(|count| {
+        let Count { live, most } = count.get();
+        let live = live + bytes;
+        count.set(Count { live, most: if live > most { live } else { most } });
+    });
 }
 
 // SAFETY: every call is passed on unchanged.
