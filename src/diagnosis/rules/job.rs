@@ -351,7 +351,7 @@ fn serves_on(context: &RuleContext, job: &JobTrack, end: f64) -> Option<u16> {
 /// The share of the memory of a GPU that leaves no room for another job.
 const FULL_SHARE: f64 = 0.85;
 
-/// Whether a job holds so much of one of its GPUs that no other job finds room there.
+/// Whether a job holds so much of this GPU that no other job finds room there.
 pub(super) fn fills(context: &RuleContext, gpu: &JobGpu) -> bool {
     let total = context.gpus.get(gpu.position).and_then(|track| track.total_bytes);
     gpu.memory_bytes.zip(total).is_some_and(|(held, total)| held as f64 >= FULL_SHARE * total as f64)
