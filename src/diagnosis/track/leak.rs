@@ -232,35 +232,31 @@ impl AvailableMemory {
 
     /// The loss of a filesystem that something fills step by step, and that is full soon. A single copy or download ends earlier.
     pub(crate) fn filling(&self, total: f64) -> Option<Shrinkage> {
-        let minutes = self.minutes.len().checked_sub(FILLS_FOR + 1)?;
-        let (first, last) = (f64::from(*self.minutes.get(minutes)?), f64::from(*self.minutes.back()?));
-        let loss = first - last;
-        if loss < FILLS_BY * total {
-            return None;
-        }
-        let span = 60.0 * FILLS_FOR as f64;
-        let ends_in = last / (loss / span);
-        let parts: Vec<f64> =
-            self.minutes.iter().skip(minutes).step_by(FILLS_FOR / FILLS_PARTS).map(|bytes| f64::from(*bytes)).collect();
-        let is_steady = parts.windows(2).all(|pair| pair[0] - pair[1] >= SHRINKS_STEP * loss / FILLS_PARTS as f64);
-        (is_steady && ends_in <= FILLS_ENDS_IN).then_some(Shrinkage { loss, span, ends_in })
+        self.steady_loss(FILLS_FOR, FILLS_PARTS, FILLS_BY * total).filter(|found| found.ends_in <= FILLS_ENDS_IN)
     }
 
     /// The steady loss of the last hour and a half. A program that loads its data takes less, or comes to an end sooner.
     pub(crate) fn shrinkage(&self, total: f64) -> Option<Shrinkage> {
-        let (first, last) = (f64::from(*self.minutes.front()?), f64::from(*self.minutes.back()?));
+        let found = self.steady_loss(SHRINKS_FOR, SHRINKS_PARTS, SHRINKS_BY * total)?;
+        let last = f64::from(*self.minutes.back()?);
+        let before = self.minutes.get(SHRINKS_FOR - SHRINKS_LAST).map_or(last, |bytes| f64::from(*bytes));
+        let is_over = before - last < SHRINKS_STEP * found.loss * SHRINKS_LAST as f64 / SHRINKS_FOR as f64;
+        (!is_over && found.ends_in <= SHRINKS_ENDS_IN).then_some(found)
+    }
+
+    /// The loss of the last `minutes`, if it is at least `least` bytes and each of the parts has its share of it.
+    fn steady_loss(&self, minutes: usize, parts: usize, least: f64) -> Option<Shrinkage> {
+        let begin = self.minutes.len().checked_sub(minutes + 1)?;
+        let (first, last) = (f64::from(*self.minutes.get(begin)?), f64::from(*self.minutes.back()?));
         let loss = first - last;
-        if self.minutes.len() <= SHRINKS_FOR || loss < SHRINKS_BY * total {
+        if loss < least {
             return None;
         }
-        let span = 60.0 * SHRINKS_FOR as f64;
-        let ends_in = last / (loss / span);
+        let span = 60.0 * minutes as f64;
         let ends: Vec<f64> =
-            self.minutes.iter().step_by(SHRINKS_FOR / SHRINKS_PARTS).map(|bytes| f64::from(*bytes)).collect();
-        let is_steady = ends.windows(2).all(|pair| pair[0] - pair[1] >= SHRINKS_STEP * loss / SHRINKS_PARTS as f64);
-        let before = self.minutes.get(SHRINKS_FOR - SHRINKS_LAST).map_or(last, |bytes| f64::from(*bytes));
-        let is_over = before - last < SHRINKS_STEP * loss * SHRINKS_LAST as f64 / SHRINKS_FOR as f64;
-        (is_steady && !is_over && ends_in <= SHRINKS_ENDS_IN).then_some(Shrinkage { loss, span, ends_in })
+            self.minutes.iter().skip(begin).step_by(minutes / parts).map(|bytes| f64::from(*bytes)).collect();
+        let is_steady = ends.windows(2).all(|pair| pair[0] - pair[1] >= SHRINKS_STEP * loss / parts as f64);
+        is_steady.then_some(Shrinkage { loss, span, ends_in: last / (loss / span) })
     }
 }
 
