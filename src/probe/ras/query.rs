@@ -6,7 +6,7 @@
 use super::gate::{RasTarget, check, refusal, risk};
 use super::json::JsonReader;
 use super::reduction::Reduced;
-use super::sockets::{Listeners, OWN_PORT, find};
+use super::sockets::{Listeners, OWN_PORT, RUNNING, find};
 use super::text::TextReader;
 use crate::wire::examination::{ExaminationRefusal, RasReport};
 use std::io::{self, ErrorKind, Read, Write};
@@ -90,12 +90,8 @@ fn query(
         if started >= end {
             break;
         }
-        let mut stream = connect(&listeners.own, limits.connect).map_err(|error| {
-            refusal(
-                &format!("NCCL RAS on port {port} accepts no connection: {error}"),
-                "look whether the job still runs",
-            )
-        })?;
+        let mut stream = connect(&listeners.own, limits.connect)
+            .map_err(|error| refusal(&format!("NCCL RAS on port {port} accepts no connection: {error}"), RUNNING))?;
         let is_json = match shake_hands(&mut stream, end.min(started + limits.handshake)) {
             Ok(is_json) => is_json,
             Err(miss) => {
@@ -113,7 +109,7 @@ fn query(
         } else {
             Reader::Text(TextReader::new(target.reported_pid()))
         };
-        let reduced = receive(&mut stream, reader, deadline, &limits)?;
+        let reduced = receive(&mut stream, reader, port, deadline, &limits)?;
         if is_about(&reduced, &listeners) {
             let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             return Ok(RasReport { took_ms, ..reduced.report });
@@ -223,6 +219,7 @@ enum Reader {
 fn receive(
     stream: &mut TcpStream,
     mut reader: Reader,
+    port: u16,
     deadline: Instant,
     limits: &Limits,
 ) -> Result<Reduced, ExaminationRefusal> {
@@ -239,7 +236,10 @@ fn receive(
                 total += count;
                 if total > limits.report_bytes {
                     let megabytes = limits.report_bytes >> 20;
-                    return Err(refusal(&format!("the report of NCCL RAS is larger than {megabytes} MiB"), ""));
+                    return Err(refusal(
+                        &format!("the report of NCCL RAS is larger than {megabytes} MiB"),
+                        &format!("on its host: echo status | nc localhost {port} >report.txt"),
+                    ));
                 }
                 match &mut reader {
                     Reader::Json(json) => json.push(&buffer[..count]),

@@ -338,7 +338,8 @@ fn a_report_of_20_mebibytes_is_refused() {
     report.insert_str(1, &" ".repeat(20 << 20));
     let server = FakeRas::start(vec![Connection::Json(report)]);
     let refusal = server.query("2.30.7", false).expect_err("large");
-    assert_eq!(text(&refusal), ("the report of NCCL RAS is larger than 16 MiB", "", false));
+    let remedy = format!("on its host: echo status | nc localhost {} >report.txt", server.address.port());
+    assert_eq!(text(&refusal), ("the report of NCCL RAS is larger than 16 MiB", &*remedy, false));
     server.finish();
 }
 

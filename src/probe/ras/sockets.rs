@@ -39,7 +39,8 @@ struct ListeningSocket {
 pub(super) fn find(pid: u32, port: u16, accept_risk: bool) -> Result<Listeners, ExaminationRefusal> {
     let mut reader = FileReader::default();
     let Some(inodes) = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader) else {
-        return Err(refusal("NCCL RAS was not queried: the descriptors of the process cannot be read", ""));
+        let reason = "NCCL RAS was not queried: the descriptors of the process cannot be read";
+        return Err(refusal(reason, RUNNING));
     };
     let uid = rustix::process::getuid().as_raw();
     let mut sockets = Vec::new();
@@ -67,6 +68,8 @@ pub(super) fn find(pid: u32, port: u16, accept_risk: bool) -> Result<Listeners, 
     Ok(listeners)
 }
 
+/// The way out if the process may have ended.
+pub(super) const RUNNING: &str = "look whether the job still runs";
 /// The way out if several jobs share the port.
 pub(super) const OWN_PORT: &str = "start each job with its own port: NCCL_RAS_ADDR=localhost:PORT";
 
@@ -300,6 +303,7 @@ mod tests {
     fn a_process_that_is_gone_is_refused() {
         let refusal = find(u32::MAX, 28028, false).expect_err("no process");
         assert_eq!(refusal.reason, "NCCL RAS was not queried: the descriptors of the process cannot be read");
+        assert_eq!(refusal.remedy, "look whether the job still runs");
     }
 
     #[test]
