@@ -24,6 +24,23 @@ type JobPart = (f64, HostId, JobKey);
 /// command line are equal and they started within two minutes; in containers, a launcher must have started them. Ports,
 /// addresses and the numbers of ranks and nodes do not count as part of the command line.
 pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
+    joined_parts(fleet, Containers::WithLauncher)
+}
+
+/// Returns the jobs that may run on more than one host, for an examination that reads where their ranks meet:
+/// [`distributed_jobs`], and containers without a launcher, as those of a PyTorchJob of Kubeflow.
+pub fn possibly_distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
+    joined_parts(fleet, Containers::All)
+}
+
+/// The containers that are likely parts of one job if they are alike.
+#[derive(Clone, Copy, PartialEq)]
+enum Containers {
+    WithLauncher,
+    All,
+}
+
+fn joined_parts(fleet: &Fleet, containers: Containers) -> Vec<DistributedJob> {
     let mut slurm: HashMap<(&SafeText, &SafeText), Vec<(HostId, JobKey)>> = HashMap::new();
     let mut candidates: HashMap<(&SafeText, String, Option<String>), Vec<JobPart>> = HashMap::new();
     for host in fleet.hosts() {
@@ -39,7 +56,7 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
                 }
                 // Container ids differ from host to host, and a container without a launcher of ranks is mostly a replica
                 // of a server.
-                JobKey::Container { .. } if info.launcher.is_none() => {}
+                JobKey::Container { .. } if info.launcher.is_none() && containers == Containers::WithLauncher => {}
                 JobKey::Container { .. } | JobKey::Launcher(_) | JobKey::Session { .. } => {
                     if let (Some(command), Some(started)) = (command_without_ranks(process), started(process)) {
                         let key = (&info.who, command, rendezvous(process));
@@ -237,14 +254,14 @@ mod tests {
 
     #[test]
     fn containers_are_likely_one_job_if_a_launcher_started_their_ranks() {
-        let of = |ancestors: &[crate::wire::Ancestor]| {
+        let of = |ancestors: &[crate::wire::Ancestor], find: fn(&Fleet) -> Vec<DistributedJob>| {
             let rank = |pid: u32, container: &str| {
                 let mut rank = started(process(pid, "python train.py", &[(0, 40)]), i64::from(pid));
                 rank.facts.owner = Some(Owner::Pod { uid: container.into(), container: Some(container.into()) });
                 rank.facts.ancestors = ancestors.to_vec();
                 rank
             };
-            hosts(&distributed_jobs(&fleet(vec![vec![rank(7, "3f1c")], vec![rank(8, "a07b")]])))
+            hosts(&find(&fleet(vec![vec![rank(7, "3f1c")], vec![rank(8, "a07b")]])))
         };
         let torchrun = crate::wire::Ancestor {
             pid: 5,
@@ -252,8 +269,9 @@ mod tests {
             name: "torchrun".into(),
             ..crate::wire::Ancestor::default()
         };
-        assert_eq!(of(&[torchrun]), [(vec![0, 1], true)]);
-        assert_eq!(of(&[]), [], "replicas of a server");
+        assert_eq!(of(&[torchrun], distributed_jobs), [(vec![0, 1], true)]);
+        assert_eq!(of(&[], distributed_jobs), [], "replicas of a server");
+        assert_eq!(of(&[], possibly_distributed_jobs), [(vec![0, 1], true)], "an examination tells them apart");
     }
 
     #[test]

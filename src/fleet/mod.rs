@@ -31,7 +31,7 @@ pub use connection::{
     MAX_FACTS_PER_SECOND, MAX_GPUS_PER_SECOND, MAX_PROCESSES_PER_SECOND, MAX_SNAPSHOTS_PER_SECOND, Misbehavior,
     RetryPolicy, limited_text,
 };
-pub use distributed_jobs::{DistributedJob, distributed_jobs};
+pub use distributed_jobs::{DistributedJob, distributed_jobs, possibly_distributed_jobs};
 pub use filter::{Filter, FilterError, FilterInput, RowFacts, SYNTAX as FILTER_SYNTAX};
 pub use free_gpus::{FreeGpu, FreeHost, GpuRequirements, choose_gpus, cuda_environment, free_gpus};
 pub use gpus::{GpuListStyle, GpuState, Totals, format_gpu_list, gpu_list};

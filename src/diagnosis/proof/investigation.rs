@@ -6,7 +6,9 @@
 use super::{JobEvidence, LogTail, MIN_APART, RankEvidence, RankGpu, RankReading};
 use crate::config::RasRule;
 use crate::diagnosis::{Confidence, Engine, Finding, FindingPhase, RuleId};
-use crate::fleet::{DistributedJob, Fleet, Host, HostId, JobKey, Moment, Process, ProcessKey, distributed_jobs};
+use crate::fleet::{
+    DistributedJob, Fleet, Host, HostId, JobKey, Moment, Process, ProcessKey, possibly_distributed_jobs,
+};
 use crate::wire::{Examination, ExaminationPart, ExaminationRefusal, Reply, ReplyOutcome, Request, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -140,7 +142,7 @@ impl Investigation {
     /// of other requests. `ras_queries` says when NCCL RAS is queried.
     pub fn new(fleet: &Fleet, host: HostId, job: &JobKey, ras_queries: RasQueries, first_id: u64) -> Self {
         let is_part = |one: &DistributedJob| one.parts.iter().any(|(id, part)| *id == host && part == job);
-        let together = distributed_jobs(fleet).into_iter().find(is_part);
+        let together = possibly_distributed_jobs(fleet).into_iter().find(is_part);
         let (mut parts, is_likely) =
             together.map_or_else(|| (vec![(host, job.clone())], false), |one| (one.parts, one.is_likely));
         let target = host;

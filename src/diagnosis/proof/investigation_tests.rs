@@ -217,10 +217,16 @@ fn processes_of_others_are_not_examined() {
 /// The hosts whose ranks count as those of one job, if `change` changes what is read of the process on each host. The first
 /// listens on port 23456.
 fn joined_hosts(change: impl Fn(u32, &mut ProcessExamination)) -> Vec<u32> {
+    joined_hosts_with(|_| None, change)
+}
+
+/// The same, with an owner of the processes.
+fn joined_hosts_with(owner: impl Fn(u32) -> Option<Owner>, change: impl Fn(u32, &mut ProcessExamination)) -> Vec<u32> {
     let started = |pid: u32, at: i64| {
         let mut rank = process(pid, "python train.py --lr 1", &[(0, 40)]);
         rank.facts.start_unix_seconds = Some(1_700_000_000 + at);
         rank.facts.listening_ports = if pid == 7 { vec![23456] } else { Vec::new() };
+        rank.facts.owner = owner(pid);
         rank
     };
     let fleet = fleet(vec![vec![started(7, 0)], vec![started(8, 5)], vec![started(9, 6)]]);
@@ -261,4 +267,17 @@ fn a_likely_part_counts_if_it_meets_the_others() {
     assert_eq!(connect(["10.0.0.1", "10.0.0.1", "10.0.0.3"], 23456), [0, 1], "a store of the first rank");
     assert_eq!(connect(["10.0.0.9"; 3], 6379), [0], "another server that all use, such as Redis");
     assert_eq!(connect(["127.0.0.1"; 3], 23456), [0], "each has its own");
+}
+
+#[test]
+fn containers_without_a_launcher_count_if_they_meet() {
+    let pod = |pid: u32| Some(Owner::Pod { uid: format!("{pid:x}f1c").into(), container: None });
+    let with_master = |address: [&'static str; 3]| {
+        joined_hosts_with(pod, |host, process| {
+            let address = address[host as usize];
+            process.variables = vec![format!("MASTER_ADDR={address}").into(), "MASTER_PORT=23456".into()];
+        })
+    };
+    assert_eq!(with_master(["train-master-0", "train-master-0", "other-master-0"]), [0, 1], "a PyTorchJob of two pods");
+    assert_eq!(joined_hosts_with(pod, |_, _| {}), [0], "replicas of a server");
 }
