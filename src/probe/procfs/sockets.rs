@@ -150,6 +150,8 @@ struct SocketTable {
     is_complete: bool,
     /// The waiting clients, once they were asked for, and when; `None` if the kernel does not tell.
     waiting: OnceCell<Option<(Vec<WaitingClient>, Instant)>>,
+    /// The parent whose children were looked at last, and the inodes of their sockets: the ranks of a job have one parent.
+    children: (u32, Vec<u64>),
 }
 
 impl SocketTable {
@@ -160,6 +162,7 @@ impl SocketTable {
             entries: Vec::new(),
             is_complete: true,
             waiting: OnceCell::new(),
+            children: (0, Vec::new()),
         };
         for name in ["net/tcp", "net/tcp6"] {
             let read = reader.each_line(pid, name, MAX_TABLE_BYTES, &mut |line| {
@@ -180,17 +183,23 @@ impl SocketTables {
         &self,
         pid: u32,
         reader: &mut FileReader,
-        look: impl FnOnce(&SocketTable, &mut FileReader) -> T,
+        look: impl FnOnce(&mut SocketTable, &mut FileReader) -> T,
     ) -> Option<T> {
-        let namespace = reader.read_link(pid, "ns/net")?;
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = Self::find(&mut tables, pid, reader)?;
+        Some(look(table, reader))
+    }
+
+    /// The part of [`Self::with`] that the compiler need not repeat for each closure.
+    fn find<'a>(tables: &'a mut Vec<SocketTable>, pid: u32, reader: &mut FileReader) -> Option<&'a mut SocketTable> {
+        let namespace = reader.read_link(pid, "ns/net")?;
         tables.retain(|table| table.read_at.elapsed() < TABLE_AGE);
         let at = tables.iter().position(|table| table.namespace == namespace).unwrap_or_else(|| {
             tables.truncate(MAX_TABLES - 1);
             tables.push(SocketTable::read(pid, namespace, reader));
             tables.len() - 1
         });
-        Some(look(&tables[at], reader))
+        tables.get_mut(at)
     }
 }
 
@@ -205,6 +214,18 @@ impl SocketTable {
             }
         }
         sockets.connections = Some(connections).filter(|_| self.is_complete);
+    }
+
+    /// Reads the sockets of the children of a process, unless they were the last ones that were read.
+    fn look_at_children(&mut self, parent: u32, reader: &mut FileReader) {
+        if self.children.0 != parent {
+            self.children = (parent, Vec::new());
+            let list = children(parent, reader);
+            for child in list.split_ascii_whitespace().take(MAX_CHILDREN) {
+                let inodes = child.parse().ok().and_then(|child| socket_inodes(child, MAX_DESCRIPTORS, reader));
+                self.children.1.extend(inodes.unwrap_or_default());
+            }
+        }
     }
 
     /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
@@ -235,21 +256,22 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
         tables.with(pid, &mut reader, |table, _| table.count(&inodes, &mut sockets));
     }
     let mut server = TcpSockets { listening_ports: sockets.listening_ports.clone(), ..TcpSockets::default() };
-    let mut add = |others: &[u32], reader: &mut FileReader| {
-        for other in others {
-            let more = socket_inodes(*other, MAX_DESCRIPTORS, reader).unwrap_or_default();
-            if !more.is_empty() {
-                tables.with(pid, reader, |table, _| table.count(&more, &mut server));
-                inodes.extend(more);
-            }
+    for other in front_end {
+        let more = socket_inodes(*other, MAX_DESCRIPTORS, &mut reader).unwrap_or_default();
+        if !more.is_empty() {
+            tables.with(pid, &mut reader, |table, _| table.count(&more, &mut server));
+            inodes.extend(more);
         }
-        server.listening_ports.is_empty()
-    };
+    }
     // A router answers for the workers that its launcher started beside it.
-    if add(front_end, &mut reader)
+    if server.listening_ports.is_empty()
         && let Some(parent) = front_end.first()
     {
-        add(&children(*parent, &mut reader), &mut reader);
+        tables.with(pid, &mut reader, |table, reader| {
+            table.look_at_children(*parent, reader);
+            table.count(&table.children.1, &mut server);
+            inodes.extend_from_slice(&table.children.1);
+        });
     }
     if !server.listening_ports.is_empty() {
         let environment = reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok();
@@ -259,24 +281,25 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
         }
     }
     if !server.listening_ports.is_empty() {
-        let ask =
-            |table: &SocketTable, reader: &mut FileReader| table.waiting(pid, &inodes, &server.listening_ports, reader);
+        let ask = |table: &mut SocketTable, reader: &mut FileReader| {
+            table.waiting(pid, &inodes, &server.listening_ports, reader)
+        };
         sockets.waiting = tables.with(pid, &mut reader, ask).flatten();
     }
     Some(sockets)
 }
 
-/// The children that a process has started, at most [`MAX_CHILDREN`] (`/proc/PID/task/TID/children`, with CONFIG_PROC_CHILDREN).
-fn children(pid: u32, reader: &mut FileReader) -> Vec<u32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let mut children = Vec::new();
+/// The pids of the children that a process has started, with spaces between them (`/proc/PID/task/TID/children`, with
+/// CONFIG_PROC_CHILDREN).
+fn children(pid: u32, reader: &mut FileReader) -> String {
+    let mut children = String::new();
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return children };
     for thread in threads.flatten().take(MAX_CHILDREN) {
         let Some(thread) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let list =
-            reader.read_thread(pid, thread, "children", 4096).ok().and_then(|list| std::str::from_utf8(list).ok());
-        children.extend(list.unwrap_or_default().split_ascii_whitespace().flat_map(str::parse::<u32>));
+        let list = reader.read_thread(pid, thread, "children", 4096).ok();
+        children.push_str(list.and_then(|list| std::str::from_utf8(list).ok()).unwrap_or_default());
+        children.push(' ');
     }
-    children.truncate(MAX_CHILDREN);
     children
 }
 
