@@ -255,7 +255,7 @@ fn a_collector_that_is_stopped_is_named_and_its_last_values_stay() {
 
 #[test]
 fn the_screen_shows_the_verdict_of_an_examination_by_the_collector() {
-    let hung = hung_jobs();
+    let hung = hung_jobs("20s");
     let _collector = start_collector(&hung.lab, &hung.hosts, &[]);
     let machine = machine(&hung.lab, &program_path());
     let configuration = viewer_configuration(&hung.lab, &machine, "");

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
@@ -35,9 +36,12 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
+/// Parsing the source takes seconds.
+static IMPORTS: LazyLock<Imports> = LazyLock::new(|| Imports::read(&src()).expect("the source parses"));
+
 #[test]
 fn no_files_import_each_other() {
-    let imports = Imports::read(&src()).expect("the source parses");
+    let imports = &*IMPORTS;
     assert!(imports.uses.len() > 100, "only {} files were found", imports.uses.len());
     let mut report = String::new();
     for circle in imports.circles() {
@@ -53,7 +57,7 @@ fn no_files_import_each_other() {
 
 #[test]
 fn modules_import_only_from_the_layers_below() {
-    let imports = Imports::read(&src()).expect("the source parses");
+    let imports = &*IMPORTS;
     let top = |file: &str| file.split(['/', '.']).next().unwrap_or_default().to_owned();
     let mut seen = BTreeSet::new();
     for (file, targets) in &imports.uses {

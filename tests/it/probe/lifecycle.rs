@@ -1,6 +1,6 @@
 //! The life of a probe: interval, requests, hangs, other probes, the policy, its end and its command line.
 
-use super::harness::{Probe, Sleeper, TIMEOUT, another_user_command};
+use super::harness::{Probe, Sleeper, TIMEOUT, another_user_command, copy_program};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
 use crate::lab::wait_gone;
 use gpufleet::wire::codec::decode;
@@ -435,7 +435,7 @@ fn minimum_interval_and_message_of_the_policy_are_applied() {
 fn probe_process_has_a_name_that_administrators_can_find() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("gpufleet-probe-0.1.0-0123456789abcdef");
-    std::fs::copy(probe_program(), &program).expect("copies");
+    copy_program(&probe_program(), &program);
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
     let mut probe = Probe::with_command(Command::new(&program), &driver.library(), &[]);
     probe.snapshot();

@@ -504,7 +504,11 @@ async fn algorithm_order_and_exclusion_match_ssh() {
 
 #[tokio::test]
 async fn unsupported_algorithms_are_left_to_the_ssh_program() {
-    let (sshd, options) = server(&["Ciphers +aes128-cbc", "HostKeyAlgorithms +ssh-rsa"]);
+    let (sshd, options) = server(&[
+        "Ciphers +aes128-cbc",
+        "HostKeyAlgorithms +ssh-rsa",
+        "KexAlgorithms +sntrup761x25519-sha512@openssh.com",
+    ]);
     for (lines, setting) in [
         ("KexAlgorithms sntrup761x25519-sha512@openssh.com", "KexAlgorithms"),
         ("Ciphers aes128-cbc", "Ciphers"),
