@@ -220,7 +220,7 @@ fn joined_hosts(change: impl Fn(u32, &mut ProcessExamination)) -> Vec<u32> {
     joined_hosts_with(|_| None, change)
 }
 
-/// The same, with an owner of the processes.
+/// Like [`joined_hosts`], with an owner of each process.
 fn joined_hosts_with(owner: impl Fn(u32) -> Option<Owner>, change: impl Fn(u32, &mut ProcessExamination)) -> Vec<u32> {
     let started = |pid: u32, at: i64| {
         let mut rank = process(pid, "python train.py --lr 1", &[(0, 40)]);
