@@ -1,11 +1,12 @@
 //! Hosts that are read through `nvidia-smi`, on a real sshd.
 
 use crate::lab::{gpufleet, record_until, skip};
-use crate::sshd::Sshd;
+use crate::sshd::{Sshd, lock_probe_in_tmp};
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::MutexGuard;
 
 /// A fake nvidia-smi with the output of a driver of 2021; PID is replaced by the pid of this test.
 const NVIDIA_SMI: &str = r#"#!/bin/sh
@@ -20,10 +21,12 @@ esac
 struct FullHost {
     sshd: Sshd,
     folder: tempfile::TempDir,
+    _lock: MutexGuard<'static, ()>,
 }
 
 impl FullHost {
     fn new() -> Self {
+        let lock = lock_probe_in_tmp();
         let folder = tempfile::tempdir().unwrap();
         let programs = folder.path().join("bin");
         std::fs::create_dir(&programs).unwrap();
@@ -34,7 +37,7 @@ impl FullHost {
         );
         let command = "ForceCommand trap '' XFSZ; ulimit -f 1; exec /bin/sh";
         let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &[&environment, command]);
-        Self { sshd, folder }
+        Self { sshd, folder, _lock: lock }
     }
 
     fn status(&self) -> (Value, String) {

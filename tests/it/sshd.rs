@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, LazyLock, Mutex};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -365,6 +365,13 @@ fn make_key(path: &Path, kind: &str, passphrase: &str) {
         command.args(["-b", "2048"]);
     }
     assert!(command.status().unwrap().success());
+}
+
+/// Only one test at a time may have hosts without a cache for the probe: they put it into a directory of this user in `/tmp`, where
+/// each of them finds it.
+pub(crate) fn lock_probe_in_tmp() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The keys that all servers of this process share: generating one takes the CPU 15 ms, and a second for RSA.

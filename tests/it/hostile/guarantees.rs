@@ -4,7 +4,7 @@
 use super::{Attacker, Battle, host_section, script};
 use crate::lab::{gpufleet, wait_gone};
 use crate::pty::{Pty, signal};
-use crate::sshd::Sshd;
+use crate::sshd::{Sshd, lock_probe_in_tmp};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -92,6 +92,7 @@ fn probe_is_neither_uploaded_to_nor_run_from_a_directory_writable_by_others() {
     if !crate::lab::has_root() {
         return;
     }
+    let _lock = lock_probe_in_tmp();
     // The name of the probe, and its bytes.
     let trusted = tempfile::tempdir().unwrap();
     let (sshd, path) = host_with_cache(&trusted.path().join("cache"));
