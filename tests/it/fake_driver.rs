@@ -16,6 +16,13 @@ pub(crate) fn probe_program() -> PathBuf {
     }
 }
 
+/// Copies a program that is run at once. A child that another test starts meanwhile would inherit a file that this process
+/// writes, and the kernel runs no file that is open for writing.
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp starts");
+    assert!(copied.success(), "cp: {copied}");
+}
+
 /// A fake driver in a temporary folder: `libnvidia-ml.so.1` and its scenario. Dropping it removes both.
 pub(crate) struct FakeDriver {
     folder: tempfile::TempDir,

@@ -1,9 +1,9 @@
 //! `gpufleet why`: the examination of a real process through a real sshd, and the verdict about simulated jobs.
 
-use crate::fake_driver::{devices, gpu_with};
+use crate::fake_driver::{copy_program, devices, gpu_with};
 use crate::lab::{Lab, gpufleet, has_root, scenario};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -208,21 +208,15 @@ fn report_of(pid: u32) -> String {
 /// A process whose program is named like the library of NCCL, and that holds the socket of its RAS.
 fn start_rank(library: &Path, seconds: &str, ras: &FakeRas) -> Child {
     std::fs::create_dir_all(library.parent().expect("a folder")).expect("is created");
-    std::fs::copy("/bin/sleep", library).expect("is copied");
-    loop {
-        let socket = OwnedFd::from(ras.listener.try_clone().expect("a descriptor"));
-        let mut command = Command::new(library);
-        // `sleep` may be one of many names of a program.
-        command.arg0("sleep").arg(seconds).stdin(Stdio::from(socket)).env_clear();
-        // The output of the tests would be its log.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.envs([("RANK", "0"), ("WORLD_SIZE", "2")]).env("NCCL_RAS_ADDR", format!("localhost:{}", ras.port()));
-        match command.spawn() {
-            // Another test forked while the file was written.
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
-            child => return child.expect("starts"),
-        }
-    }
+    copy_program(Path::new("/bin/sleep"), library);
+    let socket = OwnedFd::from(ras.listener.try_clone().expect("a descriptor"));
+    let mut command = Command::new(library);
+    // `sleep` may be one of many names of a program.
+    command.arg0("sleep").arg(seconds).stdin(Stdio::from(socket)).env_clear();
+    // The output of the tests would be its log.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2")]).env("NCCL_RAS_ADDR", format!("localhost:{}", ras.port()));
+    command.spawn().expect("starts")
 }
 
 /// Two jobs with NCCL RAS, of which only one is examined with the consent to a query: nobody has seen them at work.

@@ -1,6 +1,6 @@
 //! A running probe, processes for scenarios, and commands that run a program as another user.
 
-use crate::fake_driver::{FakeDriver, probe_program};
+use crate::fake_driver::{FakeDriver, copy_program, probe_program};
 use gpufleet::wire::codec::{decode, encode};
 use gpufleet::wire::{Hello, Inventory, Message, ProcessFacts, Reply, ReplyOutcome, Request, SafeText, Snapshot};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -134,17 +134,13 @@ impl Probe {
         while start.elapsed() < TIMEOUT {
             match self.next(Duration::from_secs(1)) {
                 Ok(Some(snapshot)) if accept(&snapshot) => return snapshot,
-                // A heartbeat for each message would be answered with a message.
-                Ok(None) => {}
-                Ok(snapshot) => {
-                    last = snapshot;
-                    self.heartbeat(None);
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    self.heartbeat(None);
-                }
+                Ok(Some(snapshot)) => last = Some(snapshot),
+                // Each heartbeat is answered with a message, which must not lead to the next heartbeat.
+                Ok(None) => continue,
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.heartbeat(None);
         }
         panic!("no snapshot with {what}; the last was {last:#?}");
     }
@@ -234,13 +230,6 @@ impl Drop for Sleeper {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Copies a program that is run at once. A child that another test starts meanwhile would inherit a file that this process
-/// writes, and the kernel runs no file that is open for writing.
-pub(super) fn copy_program(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp starts");
-    assert!(copied.success(), "cp: {copied}");
 }
 
 pub(super) fn process_row(snapshot: &Snapshot, pid: u32) -> usize {

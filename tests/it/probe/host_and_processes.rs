@@ -1,8 +1,8 @@
 //! Processes and the host: uninterruptible sleep, zombies, stopped, orphaned, hidden and ended processes, Slurm, file
 //! systems, and process inspection.
 
-use super::harness::{Probe, Sleeper, TIMEOUT, copy_program, own_namespace_command, process_row};
-use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
+use super::harness::{Probe, Sleeper, TIMEOUT, own_namespace_command, process_row};
+use crate::fake_driver::{FakeDriver, copy_program, devices, gpu, gpu_with};
 use gpufleet::wire::{Presence, ProcessReading, ProcessState, ReplyOutcome, Request, SlurmJob, Snapshot};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};

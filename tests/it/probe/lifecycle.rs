@@ -1,7 +1,7 @@
 //! The life of a probe: interval, requests, hangs, other probes, the policy, its end and its command line.
 
-use super::harness::{Probe, Sleeper, TIMEOUT, another_user_command, copy_program};
-use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
+use super::harness::{Probe, Sleeper, TIMEOUT, another_user_command};
+use crate::fake_driver::{FakeDriver, copy_program, devices, gpu, gpu_with, probe_program};
 use crate::lab::wait_gone;
 use gpufleet::wire::codec::decode;
 use gpufleet::wire::{DriverErrorKind, Message, ProcessFacts, ReplyOutcome, Request, SafeText, Signal, Snapshot};
