@@ -846,9 +846,9 @@ rules! {
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",
-        not: "memory that the kernel uses as a cache: it is available",
+        not: "memory that the kernel or ZFS uses as a cache: it is available",
         limits: "Does not see the memory limits of containers and Slurm jobs.",
-        source: "/proc/meminfo MemAvailable",
+        source: "/proc/meminfo MemAvailable, /proc/spl/kstat/zfs/arcstats",
     }
     OomKill {
         word: "oom-kill",

@@ -27,7 +27,8 @@ pub struct HostReading {
     /// Total memory. `/proc/meminfo`, `MemTotal`. All values of this file are up to 4 s old.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_bytes: Option<u64>,
-    /// Memory that is available without swapping. `/proc/meminfo`, `MemAvailable`.
+    /// Memory that is available without swapping. `/proc/meminfo`, `MemAvailable`, and what the cache of ZFS can give
+    /// back: `size` less `c_min` of `/proc/spl/kstat/zfs/arcstats`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available_bytes: Option<u64>,
     /// Total swap. `/proc/meminfo`, `SwapTotal`.

@@ -367,6 +367,10 @@ impl Sample {
     pub(super) fn host(&self, known: &mut Known) -> HostReading {
         let after = |key: &str| self.host.iter().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let bytes = |key| after(key).and_then(|value| value.parse::<u64>().ok()).map(|kib| kib.saturating_mul(1024));
+        let arc = |key| after(key).and_then(|value| value.parse::<u64>().ok());
+        // The kernel does not count the cache of ZFS as available.
+        let reclaimable_arc_bytes =
+            arc("arc size").zip(arc("arc c_min")).map_or(0, |(size, least)| size.saturating_sub(least));
         let mut loads = after("/proc/loadavg").unwrap_or_default().split(' ').map(|load| load.parse().ok());
         let cpu = after("/proc/stat").and_then(CpuTimes::parse);
         let spans = known.cpu.zip(cpu).and_then(|(before, now)| {
@@ -382,7 +386,7 @@ impl Sample {
             load_5: loads.next().flatten(),
             load_15: loads.next().flatten(),
             memory_total_bytes: bytes("MemTotal:"),
-            memory_available_bytes: bytes("MemAvailable:"),
+            memory_available_bytes: bytes("MemAvailable:").map(|bytes| bytes.saturating_add(reclaimable_arc_bytes)),
             swap_total_bytes: bytes("SwapTotal:"),
             swap_free_bytes: bytes("SwapFree:"),
             uptime_seconds: after("/proc/uptime").and_then(|text| text.split(' ').next()?.parse().ok()),

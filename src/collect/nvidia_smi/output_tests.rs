@@ -93,7 +93,7 @@ fn a_sample_reads_as_the_wire_has_it() {
     assert_eq!(first.facts[0].argv.last().map(|word| &**word), Some("3e-4"));
     assert!(!first.facts[0].argv.iter().any(|word| word.contains("s3cr3t")));
     assert_eq!(first.host.cpu_percent, None);
-    assert_eq!(first.host.load_5, Some(2.25));
+    assert_eq!((first.host.load_5, first.host.memory_available_bytes), (Some(2.25), Some(512 << 20)));
 
     let mut next = sample();
     next.processes[0] = next.processes[0].replace(" 1000 500 ", " 1200 500 ");
@@ -102,6 +102,10 @@ fn a_sample_reads_as_the_wire_has_it() {
     assert_eq!(second.processes.row(0).cpu_percent, Some(100.0));
     assert_eq!(second.host.cpu_percent, Some(50.0));
     assert_eq!(second.host.io_wait_percent, Some(10.0));
+
+    next.host.extend(["arc c_min 67108864".to_owned(), "arc size 134217728".to_owned()]);
+    let with_zfs = next.readings(&fields, 14.0, &mut known);
+    assert_eq!(with_zfs.host.memory_available_bytes, Some((512 + 64) << 20));
 }
 
 #[test]

@@ -33,6 +33,13 @@ host() {
       MemTotal: | MemAvailable: | SwapTotal: | SwapFree:) say host "$key $value" ;;
     esac
   done </proc/meminfo
+  if [ -r /proc/spl/kstat/zfs/arcstats ]; then
+    while read -r key _ value; do
+      case $key in
+        c_min | size) say host "arc $key $value" ;;
+      esac
+    done </proc/spl/kstat/zfs/arcstats
+  fi
   say host
 }
 

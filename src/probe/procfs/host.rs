@@ -129,6 +129,9 @@ impl HostSampler {
             last_reading.memory_available_bytes = kibibytes(text, b"MemAvailable:");
             last_reading.swap_total_bytes = kibibytes(text, b"SwapTotal:");
             last_reading.swap_free_bytes = kibibytes(text, b"SwapFree:");
+            if let Some(available) = &mut last_reading.memory_available_bytes {
+                *available = available.saturating_add(reader.read(ARC_STATISTICS).map_or(0, reclaimable_arc_bytes));
+            }
         }
         if let Some(text) = load.read(reader) {
             let mut loads = words(text);
@@ -214,6 +217,19 @@ fn value_after<T: FromStr>(text: &[u8], name: &[u8]) -> Option<T> {
     words(line).next()?.parse().ok()
 }
 
+/// Statistics of the ARC, the cache of ZFS. The file exists while the module is loaded.
+const ARC_STATISTICS: &str = "/proc/spl/kstat/zfs/arcstats";
+
+/// The part of the ARC that ZFS gives back when memory runs short: all but `c_min`. The kernel does not count it in
+/// `MemAvailable` (openzfs/zfs#10255, htop-dev/htop#1002). A line is a name, a type and a number.
+fn reclaimable_arc_bytes(text: &[u8]) -> u64 {
+    let value = |name: &[u8]| {
+        let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+        words(line).nth(1)?.parse::<u64>().ok()
+    };
+    value(b"size ").zip(value(b"c_min ")).map_or(0, |(size, least)| size.saturating_sub(least))
+}
+
 fn kibibytes(text: &[u8], name: &[u8]) -> Option<u64> {
     value_after::<u64>(text, name)?.checked_mul(1024)
 }
@@ -275,6 +291,19 @@ mod tests {
         assert_eq!(kibibytes(text, b"SwapTotal:"), None);
         assert_eq!(value_after::<i64>(b"cpu 1\nbtime 1763000000\n", b"btime "), Some(1_763_000_000));
         assert_eq!(pressure(b"some avg10=1.00 avg60=2.50 avg300=0.1 total=9\nfull avg60=9\n"), Some(2.5));
+    }
+
+    #[test]
+    fn the_cache_of_zfs_is_available_down_to_its_least_size() {
+        let text = b"13 1 0x01 123 33456 5212 99\nname                            type data\n\
+            hits                            4    12917314\nc_min                           4    1056358400\n\
+            c_max                           4    16901734400\nsize                            4    15461882880\n\
+            compressed_size                 4    7\n";
+        assert_eq!(reclaimable_arc_bytes(text), 15_461_882_880 - 1_056_358_400);
+        assert_eq!(reclaimable_arc_bytes(b"c_min 4 9\nsize 4 5\n"), 0);
+        for bad in [&b""[..], b"size 4 5\n", b"size\nc_min\n", b"size 4 -1\nc_min 4 0\n"] {
+            assert_eq!(reclaimable_arc_bytes(bad), 0);
+        }
     }
 
     #[test]
