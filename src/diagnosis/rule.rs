@@ -210,8 +210,9 @@ rules! {
                 utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less than 40 % \
                 is left and the PSI value is 35 or more. Info while tasks wait for memory (a PSI value `memory some \
                 avg60` of 10 or more) or less than 5 % of it is available, while twice as many tasks as CPUs want to \
-                run (see host-overloaded), and while the GPUs do nothing at all and the workers use the CPU, or its \
-                only process a whole core: they finish something.",
+                run (see host-overloaded), while the GPUs do nothing at all and the workers use the CPU, or its only \
+                process a whole core: they finish something, and while the log is written as often as before: it \
+                validates, for instance.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \

@@ -147,7 +147,9 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         }
         (false, _) => Escalation::one(Severity::Info, 0.0),
         // The finding about the memory or the CPUs of the host tells it, or it does something that needs no GPU.
-        (true, _) if lacks_memory || lacks_cpus() || works_without_the_gpu(context, job) => {
+        (true, _)
+            if lacks_memory || lacks_cpus() || works_without_the_gpu(context, job) || keeps_its_pace(context, job) =>
+        {
             Escalation::one(Severity::Info, MIN_STALL_SECONDS)
         }
         (true, false) if evaluates(context, job) => {
@@ -208,6 +210,13 @@ fn evaluates(context: &RuleContext, job: &JobTrack) -> bool {
         rest && process.own_cores().is_some_and(|cores| SINGLE_CORES.contains(&cores))
     };
     job.members.len() == 1 && context.members(job).all(plays) && context.is_log_growing(job)
+}
+
+/// Whether the job writes its log as often as before: a job that waits for data writes less often, and one that validates or goes
+/// through a list of models works as it is meant to.
+fn keeps_its_pace(context: &RuleContext, job: &JobTrack) -> bool {
+    let t = context.sample_time.t;
+    context.members(job).any(|process| process.log.as_ref().is_some_and(|log| log.keeps_its_pace(t)))
 }
 
 /// A job that became slower on a host where far more tasks want the CPUs than there are, with its present and its earlier mean

@@ -430,6 +430,25 @@ fn a_host_that_starves_for_25_minutes_while_the_others_draw_less_power_warns() {
 }
 
 #[test]
+fn a_job_whose_log_keeps_its_pace_is_listed_only() {
+    let fired = |before: f64, gap: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        let logging = |mut sample: TestSample, age: f64| {
+            sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            sample
+        };
+        tester.run(4800.0, |tester, t| logging(works(tester), t % before));
+        tester.run(2400.0, |tester, t| logging(starves(tester, t, 20.0, 0), t % gap));
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").map(|(_, to)| to).collect::<Vec<_>>()
+    };
+    assert_eq!(fired(160.0, 43.0), ["info"], "it validates");
+    assert_eq!(fired(20.0, 20.0), ["info"], "it tries one model after the other");
+    assert_eq!(fired(20.0, 100.0), ["warn"], "each step takes longer");
+    assert_eq!(fired(5.0, 5.0), ["warn"], "a log that is written in each sample shows no pace");
+}
+
+#[test]
 fn a_job_that_plays_episodes_on_one_core_warns_later() {
     let fired = |percent: f32, logs: bool| {
         let mut tester = RuleTester::new(gpus(0..1));

@@ -27,6 +27,16 @@ const LOG_IS_SILENT: (f64, f64) = (300.0, 5.0);
 const SLOW_LOG: std::ops::RangeInclusive<f64> = 60.0..=600.0;
 /// The number of writes after which the usual gap is known.
 const KNOWN_WRITES: u32 = 5;
+/// The mean gap between writes follows the gaps of this many seconds, and is known after the second value.
+const PACE_SECONDS: f32 = 3600.0;
+const KNOWN_PACE_SECONDS: f32 = 600.0;
+/// A log that is written more often than once in this many seconds may become slower unseen between two checks.
+const SHORTEST_SEEN_GAP: f32 = 15.0;
+/// The share of a gap that counts if no check fell into it: there may have been many writes.
+const UNSEEN_SHARE: f32 = 0.1;
+/// A log keeps its pace if its last five gaps are at most this multiple of the usual one.
+const SAME_PACE: f32 = 1.15;
+const PACE_GAPS: usize = 5;
 /// The number of gaps between log writes that are kept.
 const GAPS: usize = 31;
 
@@ -191,8 +201,33 @@ pub(crate) struct LogTrack {
     gaps: Vec<f32>,
     /// The longest gap between writes, in seconds.
     pub(crate) longest_gap: f32,
+    pace: LogPace,
     /// When the process last wrote anything to storage.
     pub(crate) process_wrote_at: Option<f64>,
+}
+
+/// How often a log is written.
+#[derive(Debug, Clone, Default)]
+struct LogPace {
+    /// The mean gap between writes of about the last hour, in seconds, and the time over which it was taken.
+    mean: f32,
+    seconds: f32,
+    /// The shortest mean so far.
+    best: Option<f32>,
+    /// Whether a check found no new write since the last one. If no check does, the log is written more often than it is
+    /// checked.
+    was_seen_waiting: bool,
+}
+
+impl LogPace {
+    fn update(&mut self, gap: f32) {
+        let seen = if std::mem::take(&mut self.was_seen_waiting) { gap } else { UNSEEN_SHARE * gap };
+        self.seconds = (self.seconds + gap).min(PACE_SECONDS);
+        self.mean += (gap / self.seconds).min(1.0) * (seen - self.mean);
+        if self.seconds >= KNOWN_PACE_SECONDS {
+            self.best = Some(self.best.map_or(self.mean, |best| best.min(self.mean)));
+        }
+    }
 }
 
 /// The tolerance in seconds: ages are whole seconds, and checks come a little early or late.
@@ -217,6 +252,7 @@ impl LogTrack {
             return;
         };
         if written_at <= before + LOG_ROUNDING {
+            self.pace.was_seen_waiting = true;
             return;
         }
         self.writes = self.writes.saturating_add(1);
@@ -226,6 +262,7 @@ impl LogTrack {
         let gap = (written_at - before) as f32;
         self.gaps.push(gap);
         self.longest_gap = self.longest_gap.max(gap);
+        self.pace.update(gap);
         self.written_at = Some(written_at);
     }
 
@@ -241,6 +278,16 @@ impl LogTrack {
             return Some(true);
         }
         (age > LOG_IS_SILENT.0.max(LOG_IS_SILENT.1 * gap)).then_some(false)
+    }
+
+    /// Whether the latest writes came as often as those of its best hour, as far as the readings can tell.
+    pub(crate) fn keeps_its_pace(&self, t: f64) -> bool {
+        let Some(best) = self.pace.best.filter(|best| *best >= SHORTEST_SEEN_GAP) else {
+            return false;
+        };
+        let Some(first) = self.gaps.len().checked_sub(PACE_GAPS) else { return false };
+        let latest = self.gaps[first..].iter().sum::<f32>() / PACE_GAPS as f32;
+        latest <= SAME_PACE * best && self.age(t).is_some_and(|age| age <= LOG_GROWS.1 * f64::from(best))
     }
 
     /// Whether the log grows slowly, with even pauses of some minutes, since the process began to rest.
