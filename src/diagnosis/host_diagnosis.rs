@@ -113,6 +113,17 @@ pub(crate) struct Reboot {
     pub(crate) ended: usize,
 }
 
+/// An error that the driver reported.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenXid {
+    pub(crate) at: f64,
+    /// The GPU; `?` if the driver did not name it.
+    pub(crate) gpu: SafeText,
+    pub(crate) number: u64,
+    /// The user and the program that were on the GPU, if there was one.
+    pub(crate) program: Option<(SafeText, String)>,
+}
+
 /// The state kept for a host apart from its GPUs, processes and jobs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostTrack {
@@ -126,8 +137,7 @@ pub(crate) struct HostTrack {
     pub(crate) oom_kills: Option<u64>,
     /// OOM kills: the time and the number of processes.
     pub(crate) oom_events: VecDeque<(f64, u64)>,
-    /// Xids: the time, the GPU and the number.
-    pub(crate) xids: VecDeque<(f64, SafeText, u64)>,
+    pub(crate) xids: VecDeque<SeenXid>,
     pub(crate) ended: VecDeque<EndedJob>,
     /// The GPUs, without MIG instances, seen since boot.
     pub(crate) known_gpus: Vec<SafeText>,
@@ -391,7 +401,8 @@ impl HostDiagnosis {
         for gpu in &mut self.gpus {
             gpu.ecc_baseline = None;
             gpu.best_clock_share = 0.0;
-            gpu.links_seen = 0;
+            let links = std::mem::take(&mut gpu.links_seen);
+            gpu.links_before_reboot = if is_other_machine { 0 } else { links.max(gpu.links_before_reboot) };
         }
     }
 
@@ -668,7 +679,12 @@ impl HostDiagnosis {
         for event in &snapshot.xid_events {
             let gpu = event.gpu.and_then(|position| self.gpus.get(usize::from(position)));
             let identity = gpu.map_or_else(|| SafeText::from("?"), |gpu| gpu.identity.clone());
-            push_bounded(&mut track.xids, (t, identity, event.xid));
+            let position = event.gpu.map(usize::from);
+            let user =
+                self.processes.iter().find(|process| position.is_some_and(|gpu| process.positions.contains(&gpu)));
+            let program =
+                user.map(|process| (process.info.who.clone(), program_name(&process.info.command).to_owned()));
+            push_bounded(&mut track.xids, SeenXid { at: t, gpu: identity, number: event.xid, program });
         }
         if host.inventory.is_some() {
             track.waiting_since = None;

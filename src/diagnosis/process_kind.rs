@@ -271,7 +271,8 @@ fn base_name(path: &str) -> &str {
 }
 
 fn is_server_word(word: &str) -> bool {
-    SERVERS.contains(&word)
+    // A release of KoboldCpp is one file: `koboldcpp-linux-x64`.
+    SERVERS.contains(&word) || word.starts_with("koboldcpp-")
 }
 
 /// Whether a script is named as a server, or lies in the folder of one (`ComfyUI/main.py`).
@@ -307,6 +308,7 @@ mod tests {
             ("sglang::schedul", "sglang::scheduler_TP0"),
             ("tritonserver", "/opt/tritonserver/bin/tritonserver --model-repository=/models"),
             ("ollama", "/usr/local/bin/ollama runner --port 38211"),
+            ("koboldcpp-linux", "./koboldcpp-linux-x64 model.gguf --skiplauncher"),
             ("text-generation", "/usr/local/bin/text-generation-server serve m"),
             ("llama-server", "./llama-server -m model.gguf"),
             ("python", "python -m uvicorn main:app --port 8000"),

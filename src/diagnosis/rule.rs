@@ -168,11 +168,13 @@ rules! {
                 CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
                 work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
                 with several ranks runs it and it uses no CPU, or if its log stopped while it started. Ranks of a \
-                batch job that use one core each and whose log stopped at least 20 min ago warn after 40 min. A server \
+                batch job that worked for 2 min or more, use one core each, and whose log stopped at least 20 min ago, warn after 40 min. A server \
                 that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more \
                 workers of Ray in one job that were at sustained work and whose log has stopped, or whose inference \
                 engines have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell \
-                (`ray::Class.method`), are info after 15 min and warn after 35 min. A server whose clients wait for an \
+                (`ray::Class.method`), are info after 15 min and warn after 35 min, and after 30 min if engines of a \
+                model server that they feed rest as well. A single process that computed and logged without a pause \
+                of a minute warns after 30 min in which it only uses whole CPU cores and its log has stopped. A server whose clients wait for an \
                 answer while its GPUs are idle is info after 5 min. If at least two of them asked since then, it warns \
                 after 12 min and is critical after 30 min; with one client, or while it reads, writes or computes on \
                 the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after 20 min \
@@ -203,8 +205,9 @@ rules! {
         topic: Job,
         fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
                 finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
-                busy), storage (a worker is in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is \
-                20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
+                busy), few cores (four or more workers share at most 0.3 cores each while the PSI value `cpu some \
+                avg60` is 50 or more and half of the CPUs are free), storage (a worker is in disk sleep in 30 % of \
+                the samples, or the PSI value `io some avg60` is 20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
                 it may evaluate or prepare data; later if it paused that long before. So does a single process that \
                 uses one core while its workers rest and its log grows. Info at less than half of the earlier \
                 utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less than 40 % \
@@ -220,11 +223,11 @@ rules! {
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
         limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
-                 (above 3 %, or 1 % if its storage is the cause, or at any if its workers use little CPU at a PSI \
-                 value of 60 or more) is info after 25 min if its workers or its storage are the cause, or after 35 \
+                 (above 3 %, or 1 % if its storage is the cause, 0.5 % if its only process prepares each batch on half \
+                 of a core or more, or at any if its workers use little CPU at a PSI value of 60 or more) is info after 25 min if its workers or its storage are the cause, or after 35 \
                  min if it works in short bursts, its workers use 60 % of a core each, or its main process uses a \
-                 whole core. Below 10 %, it warns half an hour later if the PSI value is 60 or more, or if the job \
-                 works in short bursts and takes 80 % of all CPUs itself. Below 65 % it is info after 35 min if the \
+                 whole core. Below 10 %, it warns half an hour later if the PSI value is 60 or more, if too few \
+                 cores are the cause, or if the job works in short bursts and takes 80 % of all CPUs itself. Below 65 % it is info after 35 min if the \
                  workers use 95 % of a core each, on average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
@@ -251,7 +254,8 @@ rules! {
         topic: Job,
         fires: "A process in state T holds at least 500 MiB for 5 min. Info for a Slurm job while another Slurm job \
                 uses its GPUs, and for 5 min after it, and while the CPUs of the host are at 80 % or more: Slurm \
-                suspends jobs for more urgent ones. Info after 30 min if a debugger holds it (state t).",
+                suspends jobs for more urgent ones. Info for a job of HTCondor, which suspends it while the owner of \
+                the machine uses it. Info after 30 min if a debugger holds it (state t).",
         means: "Somebody pressed Ctrl-Z or suspended a job, and forgot it.",
         next: "Run `fg` in its shell, or `kill -CONT PID`. To end it: `kill PID; kill -CONT PID`.",
         not: "a process that is stopped briefly, a short debugger session",
@@ -336,7 +340,7 @@ rules! {
                 failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
                 about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
                 orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
-                and another job have filled); warn from the eighth time, or from the fifth, after runs of any length \
+                and another job have filled); warn from the eighth time, from the third if memory ran out at the end, or from the fifth, after runs of any length \
                 up to 7 min, for a model server in a pod, a container or a service, for any program of a pod that ends \
                 so often within half an hour, and for any program that a container engine starts again within 90 s \
                 each time, if it is your job or gpufleet logs in as root.",
@@ -458,7 +462,8 @@ rules! {
         short: "GPU lost",
         topic: Hardware,
         fires: "In 2 samples in a row, the driver reports that the GPU is lost or needs a reset, or there are fewer \
-               GPUs than before or than NVIDIA devices on the PCI bus.",
+               GPUs than before or than NVIDIA devices on the PCI bus. Warn if the driver answers questions about a \
+               GPU with an unknown error for 2 min, or for 10 min if it does so for all GPUs and nobody uses them.",
         means: "The GPU fell off the bus (Xid 79) or failed. Work that ran on it is lost.",
         next: "Check `dmesg`, drain the host, and run `nvidia-smi -r` or power-cycle it. If it happens again, \
               suspect the GPU, its slot or its power supply.",
@@ -484,8 +489,9 @@ rules! {
         title: "the driver reported an error (Xid)",
         short: "driver error",
         topic: Hardware,
-        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 62 109. Info: all others, such as 13 31 43 45 68, \
-               which a program usually causes, and 63 (see row-remap). The same Xid on the same GPU is \
+        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 62 109, and 13 31 43 on one GPU in three programs of \
+                at least two users while no other GPU of the host reports them: the GPU may be faulty. Info: all \
+                others, such as 13 31 43 45 68, which a program usually causes, and 63 (see row-remap). The same Xid on the same GPU is \
                 one finding for 10 min, and Xid 45 is not reported beside another Xid.",
         means: "48, 63, 64, 94, 95: memory errors; 74: NVLink; 79: fell off the bus; 119, 120: the GPU system \
                processor (GSP) failed; 13, 31: a fault in a program.",
@@ -659,7 +665,8 @@ rules! {
         short: "NVLink down",
         topic: Hardware,
         fires: "A link that was active before is down for 60 s (critical), or a GPU has fewer active links than the \
-                others of its model on the host (info; warn after 20 min if some of its links are active).",
+                others of its model on the host (info; warn after 20 min if some of its links are active), or fewer \
+                than before a reboot, but not none (warn).",
         means: "Traffic between GPUs takes another path or fails: collectives are slow, or abort with Xid 74.",
         next: "Run `nvidia-smi nvlink -s`. On NVSwitch systems check the log of the fabric manager.",
         not: "links that were never up (not connected on that board)",
@@ -737,7 +744,7 @@ rules! {
         short: "two jobs on one GPU",
         topic: Job,
         fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to \
-              different users, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for \
+              different users, or have the same command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for \
               10 min before the other came, and has at most 65 % of that left. Jobs of Slurm are info while no \
               allocated GPU of the host is unused: Slurm gave them shares.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
@@ -769,7 +776,8 @@ rules! {
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
                 (warn), or for 40 min (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below \
-                5 % on average, or for 70 min if it holds for half of them. Where a process holds a context on one of \
+                5 % on average, or for 70 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
+                Where a process holds a context on one of \
                 them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no \
                 data. One finding per host, with the jobs and their users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",

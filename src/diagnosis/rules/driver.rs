@@ -6,7 +6,7 @@ use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, duration, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::wire::{DriverErrorKind, RecoveryAction, Scope};
+use crate::wire::{DriverErrorKind, RecoveryAction, SafeText, Scope};
 
 /// A call may take this long, in seconds.
 const SLOW: f32 = 5.0;
@@ -15,6 +15,9 @@ const FIRST_INIT: f64 = 5.0;
 
 /// How long an administrator may take to update the driver of an unused host, in seconds.
 const UPDATE_SECONDS: f64 = 600.0;
+
+/// How long the driver must answer questions about a GPU with an unknown error until that is reported, in seconds.
+const FAILING_SECONDS: f64 = 120.0;
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let inventory = context.host.inventory.as_ref();
@@ -104,6 +107,24 @@ fn lost(context: &RuleContext, conditions: &mut Conditions, is_driver_lost: bool
             context.gpu_details(position, sentence, "dmesg | grep Xid".to_owned()).with_figures(what)
         });
     }
+    // If no GPU answers on a host that nobody uses, an administrator may update the driver.
+    let is_update = context.gpus.iter().all(|gpu| gpu.failing_since.is_some()) && context.processes.is_empty();
+    let after = if is_update { UPDATE_SECONDS } else { FAILING_SECONDS };
+    for (position, gpu) in context.gpus.iter().enumerate() {
+        let Some(since) = gpu.failing_since else { continue };
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, after), Confidence::Likely, 30.0);
+        let lasted = context.sample_time.t - since;
+        let evaluation = evaluation.since(Run { since, covered: lasted });
+        let target = FindingTarget::Gpu(gpu.identity.clone());
+        conditions.met(RuleId::GpuLost, &target, evaluation, |lasted, _| {
+            let sentence = format!(
+                "the driver has answered each question about {} with an error for {}",
+                context.format_gpus([position]),
+                duration(lasted),
+            );
+            context.gpu_details(position, sentence, "dmesg | grep -e Xid -e NVRM".to_owned()).with_figures("an error")
+        });
+    }
     let is_whole = matches!(context.scope(), None | Some(Scope::Host));
     let present = context.gpus.iter().filter(|gpu| !gpu.is_instance).count();
     if is_driver_lost {
@@ -158,22 +179,44 @@ fn severity_of(xid: u64) -> Severity {
     }
 }
 
+/// A GPU that reports errors of programs in this many programs, of which not all have one user, may be faulty, unless the other GPUs
+/// of the host report them, too.
+const SUSPECT_PROGRAMS: usize = 3;
+
+/// Xids that NVIDIA ascribes to the program, first of all (https://docs.nvidia.com/deploy/xid-errors).
+const PROGRAM_XIDS: [u64; 3] = [13, 31, 43];
+
+/// The number of programs in which this GPU, and no other one of the host, has reported errors of programs; 0 if there are too
+/// few to suspect the GPU.
+fn programs_with_errors(context: &RuleContext, gpu: &SafeText) -> usize {
+    let of_programs = || context.host_track.xids.iter().filter(|xid| PROGRAM_XIDS.contains(&xid.number));
+    let mut programs: Vec<_> =
+        of_programs().filter(|xid| xid.gpu == *gpu).filter_map(|xid| xid.program.as_ref()).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    let has_users = programs.iter().any(|(user, _)| programs[0].0 != *user);
+    let is_alone = context.gpus.len() > 1 && of_programs().all(|xid| xid.gpu == *gpu);
+    if programs.len() >= SUSPECT_PROGRAMS && has_users && is_alone { programs.len() } else { 0 }
+}
+
 fn xids(context: &RuleContext, conditions: &mut Conditions) {
     let t = context.sample_time.t;
     let merge = context.limits.xid_seen.merge;
-    let recent = || context.host_track.xids.iter().filter(move |(at, ..)| t - at <= merge);
+    let recent = || context.host_track.xids.iter().filter(move |xid| t - xid.at <= merge);
     let mut reported: Vec<(&str, u64)> = Vec::new();
-    for (_, identity, xid) in context.host_track.xids.iter().rev().take_while(|(at, ..)| (t - at).abs() < 1e-6) {
-        let folds = *xid == 45 && recent().any(|(_, other, number)| other == identity && *number != 45);
-        if folds || reported.contains(&(identity.as_str(), *xid)) {
+    for xid in context.host_track.xids.iter().rev().take_while(|xid| (t - xid.at).abs() < 1e-6) {
+        let (identity, number) = (&xid.gpu, xid.number);
+        let folds = number == 45 && recent().any(|other| other.gpu == *identity && other.number != 45);
+        if folds || reported.contains(&(identity.as_str(), number)) {
             continue;
         }
-        reported.push((identity, *xid));
-        let severity = severity_of(*xid);
+        reported.push((identity, number));
+        let programs = if PROGRAM_XIDS.contains(&number) { programs_with_errors(context, identity) } else { 0 };
+        let severity = severity_of(number).max(if programs > 0 { Severity::Warn } else { Severity::Info });
         let stay = if severity == Severity::Info { merge } else { XID_RETENTION };
-        conditions.event(RuleId::XidSeen, &FindingTarget::Xid(identity.clone(), *xid), severity, stay, || {
+        conditions.event(RuleId::XidSeen, &FindingTarget::Xid(identity.clone(), number), severity, stay, || {
             let position = context.gpus.iter().position(|gpu| gpu.identity == *identity);
-            let count = recent().filter(|(_, other, number)| other == identity && number == xid).count();
+            let count = recent().filter(|other| other.gpu == *identity && other.number == number).count();
             let times = if count > 1 { format!(" {count} times") } else { String::new() };
             let gpu = position.map_or_else(|| "a GPU".to_owned(), |position| context.format_gpus([position]));
             let pids: Vec<String> = context
@@ -187,18 +230,26 @@ fn xids(context: &RuleContext, conditions: &mut Conditions) {
                 [pid] => format!("; used by pid {pid}"),
                 pids => format!("; used by pids {}", pids.join(" ")),
             };
-            let sentence = format!("{gpu} reported Xid {xid}{times} ({}){users}", describe_xid(*xid));
-            let next = "dmesg | grep Xid".to_owned();
+            let suspicion = match programs {
+                0 => String::new(),
+                count => {
+                    format!("; {count} programs of different users had such errors on it, and none on the other GPUs")
+                }
+            };
+            let sentence = format!("{gpu} reported Xid {number}{times} ({}){users}{suspicion}", describe_xid(number));
+            let next = match programs {
+                0 => "dmesg | grep Xid".to_owned(),
+                _ => "drain the GPU and run `dcgmi diag -r 3`".to_owned(),
+            };
             let details = match position {
                 Some(position) => context.gpu_details(position, sentence, next),
                 None => host_details(sentence, next),
             };
-            details.with_figures(format!("Xid {xid}: {}", describe_xid(*xid)))
+            details.with_figures(format!("Xid {number}: {}", describe_xid(number)))
         });
     }
 }
 
-/// The meaning of an Xid, from NVIDIA's catalogue.
 fn describe_xid(xid: u64) -> &'static str {
     match xid {
         13 => "graphics engine exception, usually a program error",
@@ -224,6 +275,7 @@ fn describe_xid(xid: u64) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use crate::diagnosis::Severity;
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::{gpus, process};
     use crate::wire::{
@@ -359,6 +411,58 @@ mod tests {
         tester.interval = 10.0;
         tester.run(620.0, test_sample);
         assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn errors_of_three_programs_on_one_gpu_warn_unless_another_gpu_reports_them_too() {
+        let run = |programs: &[(&str, u16)]| {
+            let mut tester = RuleTester::new(gpus(0..2));
+            for (pid, (user, gpu)) in (7..).zip(programs) {
+                let mut program = process(pid, &format!("python {user}{pid}.py"), &[(*gpu, 4)]);
+                program.facts.user = Some((*user).into());
+                let sample =
+                    |tester: &mut RuleTester| TestSample { processes: vec![program.clone()], ..quiet(tester, 2) };
+                tester.run(900.0, |tester, _| sample(tester));
+                tester.run_edited(
+                    10.0,
+                    |tester, _| sample(tester),
+                    |snapshot, _| {
+                        let seconds = snapshot.monotonic_seconds;
+                        snapshot.xid_events = vec![XidEvent { gpu: Some(*gpu), xid: 13, monotonic_seconds: seconds }];
+                    },
+                );
+            }
+            let finding = tester.finding("xid-seen");
+            (finding.severity, finding.sentence.to_string())
+        };
+        let (severity, sentence) = run(&[("ann", 1), ("bob", 1), ("cid", 1)]);
+        assert_eq!(severity, Severity::Warn);
+        assert_eq!(
+            sentence,
+            "GPU 1 reported Xid 13 (graphics engine exception, usually a program error); used by pid 9; 3 programs of \
+             different users had such errors on it, and none on the other GPUs"
+        );
+        assert_eq!(run(&[("ann", 1), ("bob", 1)]).0, Severity::Info, "two programs");
+        assert_eq!(run(&[("ann", 1), ("ann", 1), ("ann", 1)]).0, Severity::Info, "one user who tries something");
+        assert_eq!(run(&[("dan", 0), ("ann", 1), ("bob", 1), ("cid", 1)]).0, Severity::Info, "also on GPU 0");
+    }
+
+    #[test]
+    fn a_gpu_about_which_the_driver_answers_with_an_error_warns_after_two_minutes() {
+        let run = |failing: u16, used: bool, seconds: f64| {
+            let mut tester = RuleTester::new(gpus(0..2));
+            let processes = if used { vec![process(7, "python a.py", &[(0, 4)])] } else { vec![] };
+            tester.run(60.0, |tester, _| TestSample { processes: processes.clone(), ..quiet(tester, 2) });
+            tester.run(seconds, |tester, _| {
+                let mut sample = TestSample { processes: processes.clone(), ..quiet(tester, 2) };
+                (0..failing).for_each(|gpu| sample.gpus[1 - usize::from(gpu)] = broken(DriverErrorKind::Unknown));
+                sample
+            });
+            tester.firing().into_iter().filter(|(rule, _)| *rule == "gpu-lost").count()
+        };
+        assert_eq!((run(1, true, 100.0), run(1, true, 140.0)), (0, 1));
+        assert_eq!((run(2, false, 400.0), run(2, false, 640.0)), (0, 2), "an administrator may update the driver");
+        assert_eq!(run(2, true, 140.0), 2, "not while a program uses them");
     }
 
     #[test]

@@ -65,8 +65,14 @@ const WORKING_PERCENT: f32 = 25.0;
 /// The CPU cores of a main process that prepares the data itself.
 const SINGLE_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.5;
 
+/// A process that prepares its batches itself uses this many cores, and keeps its GPU busy for this share of the time, at least.
+const BATCH_CORES: f64 = 0.5;
+const RARE_BURSTS_PERCENT: f32 = 0.5;
+
 enum Cause {
     Cpu,
+    /// Many workers share this many cores of a host that has more.
+    FewCores(f64),
     Storage,
     Unknown,
 }
@@ -174,6 +180,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
                 };
                 (why, next)
             }
+            Cause::FewCores(cores) => describe_few_cores(context, job, cores),
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
             Cause::Unknown => {
                 ("for an unknown reason".to_owned(), format!("py-spy dump --pid {}", context.first_pid(job)))
@@ -269,14 +276,6 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         let rest = |process: &ProcessTrack| process.descendants_cpu.is_some_and(|percent| percent <= WORKING_PERCENT);
         workers.peek().is_some() && workers.all(rest)
     };
-    let least = match waits_for_storage {
-        true if is_pressed && workers_rest() => 0.0,
-        true => STARVED_BY_STORAGE_PERCENT,
-        false => STARVED_PERCENT.0,
-    };
-    let is_slow = (least..STARVED_PERCENT.1).contains(&mean);
-    let is_limited = || mean < LIMITED_PERCENT && are_workers_saturated(context, job);
-    let Some(cause) = cause.filter(|_| is_slow || is_limited()) else { return };
     let has_bursts = || {
         let begin = context.sample_time.t - HALF_SPEED_WINDOW;
         job.gpus.iter().all(|gpu| {
@@ -286,6 +285,20 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             })
         })
     };
+    // It prepares each batch itself, on one core.
+    let is_one_process = || {
+        job.members.len() == 1
+            && context.members(job).all(|process| process.own_cores().is_some_and(|cores| cores >= BATCH_CORES))
+    };
+    let least = match waits_for_storage {
+        true if is_pressed && workers_rest() => 0.0,
+        true => STARVED_BY_STORAGE_PERCENT,
+        false if is_one_process() && has_bursts() => RARE_BURSTS_PERCENT,
+        false => STARVED_PERCENT.0,
+    };
+    let is_slow = (least..STARVED_PERCENT.1).contains(&mean);
+    let is_limited = || mean < LIMITED_PERCENT && are_workers_saturated(context, job);
+    let Some(cause) = cause.filter(|_| is_slow || is_limited()) else { return };
     let prepares_data = |process: &ProcessTrack| {
         process.descendants_cpu.unwrap_or(0.0) < 10.0
             && process.smoothed_cores.is_some_and(|cores| SINGLE_CORES.contains(&cores))
@@ -302,8 +315,10 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     // A program with long phases of work on the CPUs is meant to be so.
     let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS;
     let is_limited_by_cpus = matches!(cause, Cause::Cpu) && has_bursts() && takes_all_cpus() && has_no_phases;
-    let is_severe =
-        (is_pressed || is_limited_by_cpus) && is_slow && mean < RARELY_BUSY_PERCENT && !lacks_memory(context);
+    let is_severe = (is_pressed || is_limited_by_cpus || matches!(cause, Cause::FewCores(_)))
+        && is_slow
+        && mean < RARELY_BUSY_PERCENT
+        && !lacks_memory(context);
     let escalation = if is_severe {
         Escalation::two((Severity::Info, after), (Severity::Warn, STARVED_WARN_AFTER))
     } else {
@@ -319,6 +334,7 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
                 (describe_busy_workers(workers), "use more data loader workers, or cheaper transforms".to_owned())
             }
             Cause::Cpu => ("the CPUs of the host are busy".to_owned(), "top -b -n 1 | head -20".to_owned()),
+            Cause::FewCores(cores) => describe_few_cores(context, job, cores),
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
             Cause::Unknown if are_workers_busy => {
                 let why = if workers == 1 {
@@ -406,7 +422,34 @@ fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
     {
         return Some(Cause::Cpu);
     }
+    if let Some(cores) = shared_cores(context, job, workers) {
+        return Some(Cause::FewCores(cores));
+    }
     job.cores.filter(|cores| !saves && *cores > context.limits.idle_hog.cpu).map(|_| Cause::Unknown)
+}
+
+/// The least number of workers that share too few cores, and the cores for each of them, at most.
+const SHARING_WORKERS: u32 = 4;
+const CORES_PER_SHARING_WORKER: f64 = 0.3;
+/// Tasks wait for a CPU in this share of the time, while less than the other share of all CPUs is in use, in percent.
+const CPU_PRESSURE_PERCENT: f32 = 50.0;
+const RESTING_CPU_PERCENT: f32 = 50.0;
+
+/// The cores that all workers of a job share, if tasks wait for CPUs although the host has free ones: an affinity mask
+/// (pytorch/pytorch#101850) or the CPU limit of a container keeps them from the others.
+fn shared_cores(context: &RuleContext, job: &JobTrack, workers: u32) -> Option<f64> {
+    let are_waiting = reading(context, |host| host.pressure_cpu_percent) >= Some(CPU_PRESSURE_PERCENT);
+    let are_free = reading(context, |host| host.cpu_percent).is_some_and(|percent| percent <= RESTING_CPU_PERCENT);
+    let may_use = CORES_PER_SHARING_WORKER * f64::from(workers);
+    job.cores.filter(|cores| workers >= SHARING_WORKERS && are_waiting && are_free && (0.5..=may_use).contains(cores))
+}
+
+/// Says how many cores the workers of a job share, and what to check.
+fn describe_few_cores(context: &RuleContext, job: &JobTrack, cores: f64) -> (String, String) {
+    let cores = cores.round().max(1.0);
+    let noun = if cores > 1.0 { "cores" } else { "core" };
+    let why = format!("its workers share {cores:.0} CPU {noun} of a host with free ones");
+    (why, format!("taskset -acp {}", context.first_pid(job)))
 }
 
 /// The window of the means for low-power-high-util, in seconds.

@@ -430,6 +430,52 @@ fn a_host_that_starves_for_25_minutes_while_the_others_draw_less_power_warns() {
 }
 
 #[test]
+fn workers_that_share_one_core_of_a_free_host_warn() {
+    let run = |pressure: f32, busy: f32, percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 5.0;
+        tester.run_edited(
+            4800.0,
+            |tester, t| {
+                let is_burst = ((t / 5.0) as u32).is_multiple_of(16);
+                let gpu = if is_burst { tester.gpu(80, 240.0, 30, 60) } else { tester.gpu(0, 66.0, 0, 60) };
+                let mut processes = job(16, percent / 16.0, 0);
+                processes[0].reading.cpu_percent = Some(6.0);
+                TestSample { gpus: vec![gpu], processes }
+            },
+            |snapshot, _| {
+                snapshot.host.pressure_cpu_percent = Some(pressure);
+                snapshot.host.cpu_percent = Some(busy);
+            },
+        );
+        (tester.firing(), tester.finding("input-stall").sentence.to_string())
+    };
+    let (firing, sentence) = run(93.0, 4.0, 92.0);
+    assert_eq!(firing, [("input-stall", "warn")]);
+    assert!(sentence.ends_with("its workers share 1 CPU core of a host with free ones"), "{sentence}");
+    assert_eq!(run(93.0, 80.0, 92.0).0, [("input-stall", "info")], "other programs use the CPUs");
+    assert_eq!(run(10.0, 4.0, 92.0).0, [("input-stall", "info")], "nobody waits for a CPU");
+    assert_eq!(run(93.0, 20.0, 640.0).0, [("input-stall", "info")], "they have cores enough");
+}
+
+#[test]
+fn a_process_that_prepares_each_batch_for_minutes_is_listed() {
+    let run = |percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(4800.0, |tester, t| {
+            let is_burst = ((t / 10.0) as u32).is_multiple_of(40);
+            let gpu = if is_burst { tester.gpu(63, 104.0, 30, 2) } else { tester.gpu(0, 58.0, 0, 2) };
+            let mut process = process(7, "python train.py", &[(0, 2)]);
+            process.reading.cpu_percent = Some(percent);
+            TestSample { gpus: vec![gpu], processes: vec![process] }
+        });
+        tester.firing().contains(&("input-stall", "info"))
+    };
+    assert!(run(88.0));
+    assert!(!run(8.0), "it waits for something else");
+}
+
+#[test]
 fn a_job_whose_log_keeps_its_pace_is_listed_only() {
     let fired = |before: f64, gap: f64| {
         let mut tester = RuleTester::new(gpus(0..1));

@@ -525,6 +525,11 @@ fn nvlink(
 ) {
     let Some(active) = health.nvlinks_active else { return };
     let down = gpu.links_seen & !active;
+    let before = gpu.links_before_reboot.count_ones();
+    if down == 0 && active != 0 && active.count_ones() < before {
+        fewer_after_reboot(context, conditions, target, position, (active, before));
+        return;
+    }
     if down == 0 {
         fewer_nvlinks(context, conditions, target, position, active);
         return;
@@ -543,6 +548,28 @@ fn nvlink(
         context
             .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
             .with_figures(format!("link {}", links.join(",")))
+    });
+}
+
+/// A GPU that has fewer active NVLinks since a reboot. Without any link its bridge was probably taken out.
+fn fewer_after_reboot(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    (active, before): (u64, u32),
+) {
+    let escalation = Escalation::one(Severity::Warn, context.limits.nvlink_down.after);
+    let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Likely, 30.0) };
+    conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
+        let sentence = format!(
+            "{} has {}, and had {before} before the reboot",
+            context.format_gpus([position]),
+            counted(u64::from(active.count_ones()), "active NVLink"),
+        );
+        context
+            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+            .with_figures(format!("{} of {before} links", active.count_ones()))
     });
 }
 

@@ -495,6 +495,21 @@ fn fewer_nvlinks_than_the_siblings_warn_after_twenty_minutes_if_some_are_active(
 }
 
 #[test]
+fn fewer_nvlinks_than_before_a_reboot_warn_and_none_do_not() {
+    let run = |active: u64| {
+        let links = |active| GpuHealth { nvlinks_active: Some(active), ..GpuHealth::default() };
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 60.0, links(0b11));
+        tester.reboot(0);
+        with_health(&mut tester, 120.0, links(active));
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "nvlink-down").collect::<Vec<_>>()
+    };
+    assert_eq!(run(0b01), [("nvlink-down", "warn")]);
+    assert_eq!(run(0b11), []);
+    assert_eq!(run(0), [], "somebody took the bridge out");
+}
+
+#[test]
 fn disabled_persistence_mode_is_preexisting() {
     let mut tester = RuleTester::new(gpus(0..1));
     with_health(&mut tester, 60.0, GpuHealth { persistence_mode: Some(false), ..GpuHealth::default() });

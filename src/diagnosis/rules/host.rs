@@ -185,7 +185,8 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).count() >= allocated;
     let is_most_unused = rested >= MOST_UNUSED_WARN_AFTER && 2 * unused(MOST_UNUSED_WARN_AFTER).count() >= allocated;
     let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
-    let warns = do_cpus_rest || unused(limits.warn_after).next().is_some();
+    let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
+    let warns = do_cpus_rest || is_half_unused || unused(limits.warn_after).next().is_some();
     let severity = if warns { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
     let indexes: Vec<u32> =
@@ -224,6 +225,9 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
 const RESTING_WARN_AFTER: f64 = 2400.0;
 /// As [`RESTING_WARN_AFTER`], if half of them or more are unused.
 const MOST_UNUSED_WARN_AFTER: f64 = 4200.0;
+
+/// As [`MOST_UNUSED_WARN_AFTER`], on a host that works.
+const HALF_UNUSED_WARN_AFTER: f64 = 7200.0;
 
 /// Jobs that a sentence names.
 const NAMED_JOBS: usize = 4;
@@ -704,6 +708,8 @@ mod tests {
         assert_eq!(fired(2700.0, 1.0, &one_in_use), (vec![("slurm-unused", "info")], false), "or lost");
         assert_eq!(fired(5700.0, 1.0, &one_in_use), (vec![("slurm-unused", "warn")], true), "most of them");
         assert_eq!(fired(5700.0, 1.0, &[0, 1, 5, 6, 7]), (vec![("slurm-unused", "info")], false), "less than half");
+        assert_eq!(fired(7000.0, 20.0, &one_in_use), (vec![("slurm-unused", "info")], false));
+        assert_eq!(fired(7300.0, 20.0, &one_in_use), (vec![("slurm-unused", "warn")], false), "the CPUs work");
         let mut tester = RuleTester::new(gpus(0..2));
         tester.interval = 30.0;
         tester.run_edited(

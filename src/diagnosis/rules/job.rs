@@ -5,9 +5,9 @@ use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::gpu_state::HELD_MIB;
-use crate::diagnosis::process_kind::{is_ray_worker, is_supervised, runs_ray_task};
+use crate::diagnosis::process_kind::{is_model_server, is_ray_worker, is_supervised, runs_ray_task};
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext, duration, gibibytes};
-use crate::diagnosis::track::{JobGpu, JobTrack, LogTrack, ProcessTrack};
+use crate::diagnosis::track::{JobGpu, JobTrack, LOOP_CORES, LogTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::JobKey;
 use crate::wire::shell::absolute_path;
@@ -51,12 +51,14 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     // A single process of Slurm has no rank to wait for, see rendezvous-stuck: it hangs in a loop.
     let is_alone_in_batch = is_batch(context, job) && !has_ranks(context, job);
     // Ranks that computed and logged before may have become caught in a loop: MPI waits so.
-    let is_caught = was_active
+    let was_briefly_active = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds >= BRIEFLY_ACTIVE_SECONDS);
+    let is_caught = was_briefly_active
         && is_batch(context, job)
         && !job.is_server
         && context.is_log_silent(job)
         && context.has_log_stopped(job, SINGLE_WARN_AFTER);
-    let may_loop = (never_began && is_alone_in_batch) || is_caught;
+    let is_caught_alone = was_active && stopped_in_its_stride(context, job);
+    let may_loop = (never_began && is_alone_in_batch) || is_caught || is_caught_alone;
     let looping = job.loop_run().filter(|_| may_loop && job.stalled_run.is_none());
     let (Some(run), true) = (job.stalled_run.or(unfed).or(looping), is_judged) else { return };
     // A job that paused and resumed without help may pause as long again.
@@ -95,6 +97,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         (_, true) if job.is_server && !job.is_model_server && are_ranks(context, job) && context.is_log_silent(job) => {
             Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
         }
+        // Its trainers wait in a task for engines that rest, too.
+        _ if !is_in_task && trains_with_engines(context, job) && context.is_log_silent(job) => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(RESTING_ENGINES_WARN_AFTER)))
+        }
         // The engines of a training by reinforcement learning are gone, and its ranks have nothing to learn from.
         _ if job.had_engines && !job.is_model_server && are_ranks(context, job) => {
             Escalation::two((Severity::Info, crit_after), (Severity::Warn, crit_after.max(GROWING_LOG_WARN_AFTER)))
@@ -105,6 +111,9 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
                 return;
             }
             Escalation::one(Severity::Info, crit_after)
+        }
+        _ if looping.is_some() && is_caught_alone => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(CAUGHT_ALONE_WARN_AFTER)))
         }
         _ if looping.is_some() && is_caught => {
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
@@ -247,6 +256,15 @@ const CONTEXT_BYTES: u64 = 2 << 30;
 const IDLE_BATCH_WARN_AFTER: f64 = 2400.0;
 /// As [`IDLE_BATCH_WARN_AFTER`], for a job that has loaded nothing and whose log has stopped.
 const CONTEXT_WARN_AFTER: f64 = 2100.0;
+/// A single process that never paused for this long, in seconds, and wrote its log as often, stops only if it hangs.
+const SHORT_PAUSE: f32 = 60.0;
+/// How long it must have waited in a loop before it warns, in seconds.
+const CAUGHT_ALONE_WARN_AFTER: f64 = 1800.0;
+/// Ranks that computed for this many seconds may have become caught in a loop.
+const BRIEFLY_ACTIVE_SECONDS: f32 = 120.0;
+/// How long a training by reinforcement learning whose trainers are in a task and whose engines rest must have done nothing before
+/// it warns, in seconds.
+const RESTING_ENGINES_WARN_AFTER: f64 = 1800.0;
 /// Ranks whose GPU memory grew within this time load something, in seconds.
 const LOADING_SECONDS: f64 = 300.0;
 /// A process that used this share of a core over its life, and lived for this many seconds before it was first seen, had
@@ -278,6 +296,25 @@ fn are_ranks(context: &RuleContext, job: &JobTrack) -> bool {
 /// Whether every process of the job is a worker of Ray in the middle of a task.
 fn is_in_ray_task(context: &RuleContext, job: &JobTrack) -> bool {
     context.members(job).all(|process| process.info.facts.as_ref().is_some_and(runs_ray_task))
+}
+
+/// Whether a single process that computed without a pause and wrote its log all the while has stopped to do both.
+fn stopped_in_its_stride(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_single = job.members.len() == 1 && !has_ranks(context, job) && !job.is_server && !job.is_debugged;
+    let wrote_often = |process: &ProcessTrack| {
+        process.log.as_ref().is_some_and(|log| log.longest_gap <= SHORT_PAUSE && log.writes >= 60)
+    };
+    is_single
+        && job.longest_quiet <= SHORT_PAUSE
+        && job.loop_run().is_some_and(|run| job.was_training(run.since))
+        && context.members(job).all(|process| wrote_often(process) && !process.is_connected)
+        && context.has_log_stopped(job, SINGLE_WARN_AFTER)
+}
+
+/// Whether a job has trainers of Ray in the middle of a task, and engines of a model server that workers of Ray run.
+fn trains_with_engines(context: &RuleContext, job: &JobTrack) -> bool {
+    let facts = || context.members(job).filter_map(|process| process.info.facts.as_ref());
+    facts().any(runs_ray_task) && facts().any(|facts| is_model_server(facts) && is_ray_worker(facts))
 }
 
 /// Whether a batch job that was first seen idle had worked before: its CPU time tells, and it holds more than a context.
@@ -427,7 +464,10 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
 /// A job that holds memory while its processes poll: an inference engine without requests, or a job that waits for one. Only
 /// time tells them apart.
 fn polling(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
-    let Some(run) = job.poll_run.filter(|_| !job.is_blind) else { return };
+    // A process that uses several cores may compute.
+    let is_single = |process: &ProcessTrack| process.smoothed_cores.is_some_and(|cores| cores <= *LOOP_CORES.end());
+    let polls = !job.is_blind && context.members(job).all(is_single);
+    let Some(run) = job.poll_run.filter(|_| polls) else { return };
     let after = context.limits.idle_hog.info_after;
     let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Suspected, 60.0).since(run);
     conditions.met(RuleId::IdleHog, target, evaluation, |lasted, _| {

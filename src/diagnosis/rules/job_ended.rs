@@ -27,6 +27,8 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 /// The number of ends in a row from which a program that fails again and again warns, if nothing starts it again.
 const LOOP_REPEATS: u32 = 8;
+/// As [`LOOP_REPEATS`], if the kernel killed a process at the last end because memory ran out: it will run out again.
+const OOM_REPEATS: u32 = 3;
 /// How long an ended job is listed, in seconds.
 const ENDED_RETENTION: f64 = 600.0;
 
@@ -35,7 +37,12 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
     let is_failing = ended.is_restarted && ended.age.is_some_and(|age| age <= RESTARTED_SECONDS);
-    let is_loop = ended.repeats >= if is_failing { RESTARTED_REPEATS } else { LOOP_REPEATS };
+    let least = match (was_oom(context, ended), is_failing) {
+        (true, _) => OOM_REPEATS,
+        (false, true) => RESTARTED_REPEATS,
+        (false, false) => LOOP_REPEATS,
+    };
+    let is_loop = ended.repeats >= least;
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || is_loop;
     // A root login belongs to an administrator, who looks after the services of the host.
     let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
@@ -96,8 +103,8 @@ fn coincidence(context: &RuleContext, ended: &EndedJob) -> Option<String> {
         let gpus = || ended.positions.iter().filter_map(|position| context.gpus.get(*position));
         *identity == *"?" || gpus().any(|gpu| gpu.identity == *identity)
     };
-    let xid = context.host_track.xids.iter().find(|(at, identity, _)| is_near(*at) && on_its_gpus(identity));
-    xid.map(|(_, _, xid)| format!("at that time one of its GPUs reported Xid {xid}"))
+    let xid = context.host_track.xids.iter().find(|xid| is_near(xid.at) && on_its_gpus(&xid.gpu));
+    xid.map(|xid| format!("at that time one of its GPUs reported Xid {}", xid.number))
 }
 
 /// Whether the kernel killed a process near the end of a job because memory ran out.
@@ -300,6 +307,34 @@ mod tests {
         assert_eq!(fired("containerd-shim", 20.0), ["info", "warn"]);
         assert_eq!(fired("containerd-shim", 200.0), ["info"], "somebody starts it again");
         assert_eq!(fired("bash", 20.0), ["info"], "somebody tries it in the container");
+    }
+
+    #[test]
+    fn a_program_for_which_memory_runs_out_again_and_again_warns() {
+        let fired = |is_oom: bool| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 20.0;
+            for run in 0..5_u32 {
+                let mut train = process(7 + run, "python train.py", &[(0, 40)]);
+                train.facts.owner = Some(Owner::Pod { uid: "cae".into(), container: None });
+                tester.run_edited(
+                    720.0,
+                    |tester, _| TestSample { gpus: vec![tester.gpu(0, 69.0, 0, 40)], processes: vec![train.clone()] },
+                    |snapshot, passed| {
+                        snapshot.processes.age_seconds = vec![Some(passed)];
+                        snapshot.host.oom_kills = Some(if is_oom { u64::from(run) } else { 0 });
+                    },
+                );
+                tester.run_edited(
+                    240.0,
+                    |tester, _| empty(tester),
+                    |snapshot, _| snapshot.host.oom_kills = Some(if is_oom { u64::from(run) + 1 } else { 0 }),
+                );
+            }
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
+        };
+        assert_eq!(fired(true).last(), Some(&"warn"));
+        assert_eq!(fired(false), ["info"], "it may end as it is meant to");
     }
 
     #[test]

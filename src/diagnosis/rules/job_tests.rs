@@ -591,6 +591,65 @@ fn ranks_of_slurm_that_computed_and_now_turn_one_core_each_with_a_silent_log_war
 }
 
 #[test]
+fn a_simulation_that_stops_in_its_stride_while_its_threads_turn_warns_after_half_an_hour() {
+    let run = |percent: f32, pause: f64, log_stops: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let sample = |tester: &mut RuleTester, works: bool, percent: f32, age: f64| {
+            let mut job = process(7, "namd3 +p2 run.namd", &[(0, 2)]);
+            job.reading.cpu_percent = Some(percent);
+            job.reading.log_age_seconds = Some(age.trunc());
+            job.reading.write_bytes = Some(4096);
+            let gpu = if works { tester.gpu(98, 318.0, 27, 2) } else { tester.gpu(0, 62.0, 0, 2) };
+            TestSample { gpus: vec![gpu], processes: vec![job] }
+        };
+        tester.run(1200.0, |tester, t| sample(tester, true, 199.0, t % 28.0));
+        tester.run(pause, |tester, t| sample(tester, false, 199.0, t % 28.0));
+        tester.run(1400.0, |tester, t| sample(tester, true, 199.0, t % 28.0));
+        tester.run(2100.0, |tester, t| sample(tester, false, percent, if log_stops { t } else { t % 28.0 }));
+        tester.firing().contains(&("job-stalled", "warn"))
+    };
+    assert!(run(199.5, 20.0, true));
+    assert!(!run(172.0, 20.0, true), "it computes");
+    assert!(!run(199.5, 20.0, false), "it writes its log");
+    assert!(!run(199.5, 300.0, true), "it has phases on the CPUs");
+}
+
+#[test]
+fn trainers_in_a_task_and_engines_that_rest_together_warn_after_half_an_hour() {
+    let run = |title: &str, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.interval = 10.0;
+        let sample = |tester: &mut RuleTester, works: bool, age: f64| {
+            let named = |name: &str, line: &str| Ancestor {
+                pid: 3,
+                uid: Some(1000),
+                name: name.into(),
+                argv: vec![line.into()],
+                ..Ancestor::default()
+            };
+            let mut trainer = process(7, title, &[(0, 60)]);
+            trainer.facts.ancestors = vec![named("raylet", "/opt/ray/raylet")];
+            let mut engine = process(8, "VLLM::EngineCore_DP1", &[(1, 60)]);
+            engine.facts.ancestors =
+                vec![named("ray::Vllm", "ray::VllmGenerationWorker"), named("raylet", "/opt/ray/raylet")];
+            for process in [&mut trainer, &mut engine] {
+                process.reading.cpu_percent = Some(if works { 110.0 } else { 1.8 });
+                process.reading.log_age_seconds = Some(age.trunc());
+            }
+            let (percent, watts) = if works { (90, 450.0) } else { (0, 116.0) };
+            let gpus = (0..2).map(|_| tester.gpu(percent, watts, 20, 60)).collect();
+            TestSample { gpus, processes: vec![trainer, engine] }
+        };
+        tester.run(3600.0, |tester, t| sample(tester, true, t % 28.0));
+        tester.run(seconds, |tester, t| sample(tester, false, t));
+        tester.firing().into_iter().find(|(rule, _)| *rule == "job-stalled")
+    };
+    assert_eq!(run("ray::PolicyWorker.train", 1700.0), Some(("job-stalled", "info")));
+    assert_eq!(run("ray::PolicyWorker.train", 2000.0), Some(("job-stalled", "warn")));
+    assert_eq!(run("ray::PolicyWorker", 2000.0), Some(("job-stalled", "info")), "it waits for a task");
+}
+
+#[test]
 fn workers_of_ray_in_a_task_that_rest_for_35_minutes_warn() {
     let run = |seconds: f64| {
         let mut tester = RuleTester::new(gpus(0..1));

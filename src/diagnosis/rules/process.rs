@@ -39,6 +39,10 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
                     let after = context.limits.stopped_holding_gpu.warn_after;
                     (Escalation::one(Severity::Info, after), " beside another Slurm job on its GPUs")
                 }
+                _ if is_guest(&members) => {
+                    let after = context.limits.stopped_holding_gpu.warn_after;
+                    (Escalation::one(Severity::Info, after), ", probably by HTCondor,")
+                }
                 _ => (escalation, ""),
             };
             stopped(context, conditions, job, &members, (escalation, by));
@@ -169,6 +173,16 @@ fn is_suspended(context: &RuleContext, job: &JobKey, members: &[&ProcessTrack]) 
     let snapshot = context.host.snapshot.as_ref();
     let are_cpus_lent = snapshot.and_then(|snapshot| snapshot.host.cpu_percent) >= Some(LENT_CPU_PERCENT);
     matches!(job, JobKey::Slurm { .. }) && (are_cpus_lent || gpu_positions(members).into_iter().all(is_lent))
+}
+
+/// Whether HTCondor started a job: it suspends one while the owner of the machine uses it, and continues it later
+/// (https://htcondor.readthedocs.io, "SUSPEND").
+fn is_guest(members: &[&ProcessTrack]) -> bool {
+    let is_started = |process: &&ProcessTrack| {
+        let ancestors = process.info.facts.as_ref().map(|facts| &facts.ancestors);
+        ancestors.is_some_and(|ancestors| ancestors.iter().any(|parent| parent.name == *"condor_starter"))
+    };
+    members.iter().all(is_started)
 }
 
 fn stopped(

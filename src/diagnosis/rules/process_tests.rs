@@ -100,6 +100,17 @@ fn a_slurm_job_that_is_stopped_while_another_one_uses_its_gpu_is_a_note() {
 }
 
 #[test]
+fn a_stopped_job_of_htcondor_is_a_note() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let mut guest = holder(ProcessState::Stopped);
+    let parent = Ancestor { pid: 3, uid: Some(0), name: "condor_starter".into(), ..Ancestor::default() };
+    guest.facts.ancestors = vec![parent];
+    tester.run(900.0, |tester, _| idles(tester, vec![guest.clone()]));
+    assert_eq!(tester.firing(), [("stopped-holding-gpu", "info")]);
+    assert!(tester.finding("stopped-holding-gpu").sentence.contains("has been stopped, probably by HTCondor, for "));
+}
+
+#[test]
 fn stopped_processes_warn_and_debugged_ones_are_info() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(60.0, |tester, _| idles(tester, vec![holder(ProcessState::Stopped)]));

@@ -57,17 +57,18 @@ const SLOWED_SHARE: f32 = 0.65;
 const ALONE_SECONDS: f64 = 600.0;
 
 /// The job that lost much of a GPU to another job, with its earlier and its present share in percent. One user may share a GPU on
-/// purpose, but not those of a job on several GPUs.
+/// purpose, but not those of a job on several GPUs, nor by starting one command twice.
 fn slowed_by_another_job<'a>(
     context: &RuleContext,
     jobs: &[&'a JobTrack],
     position: usize,
 ) -> Option<(&'a JobTrack, f32, u8)> {
     let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
+    let command = |job: &JobTrack| context.members(job).next().map(|process| process.info.command.clone());
     jobs.iter().find_map(|job| {
-        let came_later = |other: &&JobTrack| {
-            other.first_seen >= job.first_seen + ALONE_SECONDS && (user(other) != user(job) || job.gpus.len() >= 2)
-        };
+        let is_accident =
+            |other: &JobTrack| user(other) != user(job) || job.gpus.len() >= 2 || command(other) == command(job);
+        let came_later = |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity?);
         let is_slowed = earlier >= ALONE_PERCENT && f32::from(now) <= SLOWED_SHARE * earlier;
@@ -163,12 +164,12 @@ mod tests {
 
     #[test]
     fn a_job_that_takes_half_of_a_gpu_from_another_one_warns() {
-        let run = |user: &str, share: u8, count: u16| {
+        let run = |(user, command): (&str, &str), share: u8, count: u16| {
             let mut tester = RuleTester::new(gpus(0..u32::from(count)));
             tester.interval = 5.0;
-            let job = |pid: u32, user: &str, share: u8| {
+            let job = |pid: u32, (user, command): (&str, &str), share: u8| {
                 let on: Vec<(u16, u64)> = (0..count).map(|gpu| (gpu, 30)).collect();
-                let mut job = process(pid, "python a.py", &on);
+                let mut job = process(pid, command, &on);
                 job.facts.user = Some(user.into());
                 job.gpus.iter_mut().for_each(|usage| usage.sm_percent = Some(share));
                 job
@@ -177,14 +178,18 @@ mod tests {
                 gpus: (0..count).map(|_| tester.gpu(97, 500.0, 40, 60)).collect(),
                 processes,
             };
-            tester.run(2400.0, |tester, _| sample(tester, vec![job(7, "alice", 94)]));
-            tester.run(1000.0, |tester, _| sample(tester, vec![job(7, "alice", share), job(8, user, 45)]));
+            let first = ("alice", "python a.py");
+            tester.run(2400.0, |tester, _| sample(tester, vec![job(7, first, 94)]));
+            let second = (user, command);
+            tester.run(1000.0, |tester, _| sample(tester, vec![job(7, first, share), job(8, second, 45)]));
             tester.firing()
         };
-        assert_eq!(run("bob", 48, 1), [("gpu-shared", "warn")]);
-        assert_eq!(run("alice", 48, 1), [("gpu-shared", "info")], "one user may do so on purpose");
-        assert_eq!(run("alice", 48, 2), [("gpu-shared", "warn"); 2], "but not with a job on several GPUs");
-        assert_eq!(run("bob", 80, 1), [("gpu-shared", "info")]);
+        let (bob, alice) = (("bob", "python b.py"), ("alice", "python b.py"));
+        assert_eq!(run(bob, 48, 1), [("gpu-shared", "warn")]);
+        assert_eq!(run(alice, 48, 1), [("gpu-shared", "info")], "one user may do so on purpose");
+        assert_eq!(run(alice, 48, 2), [("gpu-shared", "warn"); 2], "but not with a job on several GPUs");
+        assert_eq!(run(("alice", "python a.py"), 48, 1), [("gpu-shared", "warn")], "nor with one command twice");
+        assert_eq!(run(bob, 80, 1), [("gpu-shared", "info")]);
     }
 
     #[test]

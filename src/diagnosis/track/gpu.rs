@@ -124,12 +124,16 @@ pub(crate) struct GpuTrack {
     pub(crate) error_counters: Option<Box<ErrorCounters>>,
     /// The NVLinks that have been up, as a bit mask.
     pub(crate) links_seen: u64,
+    /// Those that had been up before the last reboot.
+    pub(crate) links_before_reboot: u64,
     /// Since when Slurm has allocated the GPU although nothing uses it.
     pub(crate) unused_since: Option<f64>,
     /// The performance state; 0 is the fastest.
     pub(crate) performance_state: Option<u8>,
     /// The number of samples in a row in which the GPU was lost or needed a reset.
     pub(crate) lost_samples: u32,
+    /// Since when the driver answers questions about it with an unknown error (`NVML_ERROR_UNKNOWN`, `ERR!` in nvidia-smi).
+    pub(crate) failing_since: Option<f64>,
 }
 
 /// The thresholds, in percent, of the conditions that a track evaluates per sample.
@@ -202,6 +206,8 @@ impl GpuTrack {
         self.error = reading.error.as_ref().map(|error| error.kind);
         let is_lost = matches!(self.error, Some(DriverErrorKind::GpuLost | DriverErrorKind::ResetRequired));
         self.lost_samples = if is_lost { self.lost_samples.saturating_add(1) } else { 0 };
+        let is_failing = self.error == Some(DriverErrorKind::Unknown) && !self.is_instance;
+        self.failing_since = is_failing.then(|| self.failing_since.unwrap_or(t));
         self.is_readable = self.error.is_none() && reading.blocked_seconds.is_none();
         self.performance_state = reading.performance_state;
         self.utilization = reading.utilization_percent;

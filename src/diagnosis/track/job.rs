@@ -38,7 +38,17 @@ pub(crate) const STILL_CORES_UNKNOWN: f64 = 0.06;
 const WORKERS_WORK: f64 = 0.3;
 const WORKERS_REST: f64 = 0.05;
 /// The CPU cores of a rank that waits in a loop.
-const LOOP_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.25;
+pub(crate) const LOOP_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.25;
+/// Several threads that wait in loops use as many whole cores, to this part of one.
+const WHOLE_CORES: f64 = 0.05;
+const LOOP_THREADS: std::ops::RangeInclusive<f64> = 2.0..=16.0;
+
+/// Whether a process that uses so many cores may do nothing but wait in a loop.
+fn is_loop(cores: f64) -> bool {
+    let threads = cores.round();
+    LOOP_CORES.contains(&cores) || (LOOP_THREADS.contains(&threads) && (cores - threads).abs() <= WHOLE_CORES)
+}
+
 /// The CPU cores that each process beyond the first may use while the job is idle.
 const IDLE_CORES_PER_PROCESS: f64 = 0.05;
 /// The CPU cores from which a process on a MIG instance counts as working.
@@ -398,7 +408,7 @@ impl JobTrack {
             self.healthy_workers = Some(self.healthy_workers.map_or(workers, |slow| slow + weight * (workers - slow)));
         }
         let is_unfed = self.healthy_workers.is_some_and(|healthy| workers <= WORKERS_REST * healthy);
-        let waits = |process: &ProcessTrack| process.smoothed_cores.is_some_and(|cores| LOOP_CORES.contains(&cores));
+        let waits = |process: &ProcessTrack| process.smoothed_cores.is_some_and(is_loop);
         let rests = |process: &ProcessTrack| process.smoothed_cores.is_some_and(|cores| cores <= STILL_CORES_UNKNOWN);
         let members = || self.members(processes);
         let all_poll = workers < 0.05 && members().any(waits) && members().all(|one| waits(one) || rests(one));
