@@ -239,7 +239,8 @@ thresholds! {
     }
     PowerBrake power_brake "power-brake" {
         window: Time = 120.0, "window";
-        crit: Percent = 1.0, "share of the window with the power brake active";
+        info: Percent = 1.0, "share of the window with the power brake active";
+        crit: Percent = 10.0, "as info, until it is critical";
     }
     Temperature temperature "temperature" {
         margin: Celsius = 3.0, "distance to the slowdown temperature, at most";

@@ -56,6 +56,26 @@ const BOOT_TOLERANCE: f64 = 60.0;
 /// The maximum number of events kept, per kind.
 const MAX_EVENTS: usize = 64;
 
+/// Who runs a program again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runs {
+    /// A person or a script, as far as is known.
+    Unknown,
+    /// A script that works through a list: the GPUs worked while the program ran alone.
+    Series,
+    /// An orchestrator, a service manager or a container engine, which starts it again when it ends.
+    Restarted,
+}
+
+/// The state of the GPUs of a process at its end.
+#[derive(Debug, Clone, Copy, Default)]
+struct LastState {
+    /// They were full, in part by another job.
+    is_crowded: bool,
+    /// They had worked while it ran.
+    has_worked: bool,
+}
+
 /// A job, or the part of a job on this host, that has ended.
 #[derive(Debug, Clone)]
 pub(crate) struct EndedJob {
@@ -75,9 +95,7 @@ pub(crate) struct EndedJob {
     pub(crate) by_reboot: bool,
     /// How often the program has ended in a row after runs of about the same length; 0 if it does not start again and again.
     pub(crate) repeats: u32,
-    /// An orchestrator or a service manager starts it again: a model server, or any program of a pod that ended this often within
-    /// half an hour. A CronJob has longer pauses.
-    pub(crate) is_restarted: bool,
+    pub(crate) runs: Runs,
 }
 
 /// The end of a program that ran for a short time.
@@ -169,8 +187,7 @@ impl HostTrack {
         self.space.iter().find(|(mount, _)| mount == mount_point)?.1.filling(total)
     }
 
-    /// Records the jobs of these processes as ended if they held enough memory for long enough. `is_crowded` tells whether the GPU
-    /// of a process was full, in part by another job.
+    /// Records the jobs of these processes as ended if they held enough memory for long enough.
     fn record_job_ends<'a>(
         &mut self,
         processes: impl Iterator<Item = &'a ProcessTrack>,
@@ -178,7 +195,7 @@ impl HostTrack {
         limits: &Thresholds,
         t: f64,
         by_reboot: bool,
-        is_crowded: &dyn Fn(&ProcessTrack) -> bool,
+        last_state: &dyn Fn(&ProcessTrack) -> LastState,
     ) {
         let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
         for (job, members) in group_by_job(processes) {
@@ -191,7 +208,8 @@ impl HostTrack {
             let Some(first) = members.first() else { continue };
             let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
             let is_repeat = is_short && !by_reboot;
-            let repeats = if is_repeat { self.repeats(first, is_crowded(first), t) } else { Repeats::default() };
+            let last = last_state(first);
+            let repeats = if is_repeat { self.repeats(first, last.is_crowded, t) } else { Repeats::default() };
             if is_short && repeats.count < REPEATS {
                 continue;
             }
@@ -213,7 +231,11 @@ impl HostTrack {
                 log_path: first.log_path(),
                 by_reboot,
                 repeats: if repeats.count >= REPEATS { repeats.count } else { 0 },
-                is_restarted: first.info.facts.as_ref().is_some_and(is_restarted),
+                runs: match first.info.facts.as_ref() {
+                    Some(facts) if is_restarted(facts) => Runs::Restarted,
+                    _ if members.len() == 1 && last.has_worked => Runs::Series,
+                    _ => Runs::Unknown,
+                },
             };
             push_bounded(&mut self.ended, ended);
         }
@@ -280,6 +302,17 @@ fn is_entry_of_container(facts: &ProcessFacts) -> bool {
     const RUNTIMES: [&str; 5] = ["containerd-shim", "conmon", "docker-init", "tini", "dumb-init"];
     matches!(facts.owner, Some(Owner::Container { .. }))
         && facts.ancestors.first().is_some_and(|parent| RUNTIMES.contains(&&*parent.name))
+}
+
+/// The mean utilisation in percent of the GPUs of a process over its life from which it has worked.
+const WORKED_PERCENT: f32 = 20.0;
+
+/// Whether the GPUs of a process have worked while it ran.
+fn has_worked(process: &ProcessTrack, gpus: &[GpuTrack], t: f64) -> bool {
+    let seconds = process.age.unwrap_or(t - process.first_seen);
+    let mean = |position: &usize| gpus.get(*position)?.window.stats(t - seconds).mean_utilization;
+    let means: Vec<f32> = process.positions.iter().filter_map(mean).collect();
+    !means.is_empty() && means.iter().all(|percent| *percent >= WORKED_PERCENT)
 }
 
 /// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.
@@ -394,7 +427,7 @@ impl HostDiagnosis {
         if !is_other_machine {
             let ended = jobs.iter().map(|job| job.members.len()).sum();
             self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended });
-            self.host_track.record_job_ends(known.iter(), host, limits, t, true, &|_| false);
+            self.host_track.record_job_ends(known.iter(), host, limits, t, true, &|_| LastState::default());
         }
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
@@ -524,9 +557,12 @@ impl HostDiagnosis {
         // A job ends with its last process.
         let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| process.info.job == track.info.job);
         let all = || aligned.iter().chain(&ended);
-        let is_crowded = |process: &ProcessTrack| is_crowded(process, all(), &self.gpus);
+        let last_state = |process: &ProcessTrack| LastState {
+            is_crowded: is_crowded(process, all(), &self.gpus),
+            has_worked: has_worked(process, &self.gpus, sample_time.t),
+        };
         let over = ended.iter().filter(is_job_over);
-        self.host_track.record_job_ends(over, host, limits, sample_time.t, false, &is_crowded);
+        self.host_track.record_job_ends(over, host, limits, sample_time.t, false, &last_state);
         self.processes = aligned;
     }
 

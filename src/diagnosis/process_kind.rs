@@ -232,6 +232,8 @@ pub(super) fn is_notebook(process: &Process) -> bool {
     let stays = || facts.argv.iter().skip(1).take_while(is_prompt).any(|option| *option == "-i");
     (is_python && stays())
         || name == "ns-train"
+        // The session of RStudio.
+        || name == "rsession"
         || facts.runs_in.as_ref().is_some_and(|place| *place == "jupyter")
         || facts.argv.iter().any(|argument| argument.contains("ipykernel") || argument.contains("jupyter"))
         || name == "ipython"
@@ -340,6 +342,7 @@ mod tests {
         assert!(is_personal("python -m ipykernel_launcher -f k.json", "jupyter lab"));
         assert!(is_personal("python -i live.py", "bash"));
         assert!(is_personal("ns-train splatfacto --data yard", "bash"));
+        assert!(is_personal("/usr/lib/rstudio-server/bin/rsession -u lena", "rserver"));
         assert!(!is_personal("python live.py -i in.h5", "bash"), "an option of the program");
         assert!(!is_personal("python -m ipykernel_launcher -f k.json", "python -m papermill in.ipynb out.ipynb"));
         assert!(!is_personal("python -m ipykernel_launcher -f k.json", "python /opt/bin/jupyter-nbconvert --execute"));

@@ -1,7 +1,7 @@
 //! Saves the processes and jobs of a host, and restores the saved state of an earlier run.
 
 use super::condition::SampleTime;
-use super::host_diagnosis::{EndedJob, HostDiagnosis, is_idle_cpu_growth, push_bounded};
+use super::host_diagnosis::{EndedJob, HostDiagnosis, Runs, is_idle_cpu_growth, push_bounded};
 use super::saved_state::{SavedGpuUsage, SavedProcess, SavedState};
 use super::track::{JobTrack, ProcessTrack};
 use crate::config::Thresholds;
@@ -100,7 +100,7 @@ impl HostDiagnosis {
             };
             let ended = EndedJob {
                 repeats: 0,
-                is_restarted: false,
+                runs: Runs::Unknown,
                 job: JobKey::Launcher(process_key(first)),
                 last_seen: sample_time.t - (sample_time.now.unix.as_secs_f64() - seen).max(0.0),
                 missed_at: sample_time.t,

@@ -157,13 +157,14 @@ rules! {
         short: "stopped working",
         topic: StuckJob,
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
-                processes uses at most 0.06 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
+                processes uses at most 0.06 CPU cores or 15 % of its usage at work (0.18 at most), it starts no \
                 child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
                 single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
                 ranks of a launcher warn in any case; another process is info, since it may wait for requests, and \
                 warns after 40 min if its log has stopped and the workers that fed it rest, or if it wrote its log \
                 also while it paused before. If the job paused before and resumed without help, it must be idle for \
-                1.5 times that pause (warn) or 3 times (critical). A batch job that was first seen idle counts if its \
+                1.5 times that pause (warn) or 3 times (critical), and for an hour if it is a service that paused for \
+                5 min or more. A batch job that was first seen idle counts if its \
                 CPU time shows earlier work; it warns after 40 min. On MIG instances and beside other jobs only the \
                 CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
                 work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
@@ -284,8 +285,9 @@ rules! {
         fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
                 to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
                 launcher, power as low as that of a spin is enough; and a worker that lost its launcher more than 5 \
-                min after its start counts whatever its GPUs do once its log has been silent for 20 min, or while it \
-                listens on a port to which nobody is connected.",
+                min after its start counts whatever its GPUs do once its log has been silent for 20 min, while it \
+                listens on a port to which nobody is connected, or if it is one of several ranks of a notebook whose \
+                kernel is gone.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -340,7 +342,8 @@ rules! {
                 failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
                 about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
                 orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
-                and another job have filled); warn from the eighth time, from the third if memory ran out at the end, or from the fifth, after runs of any length \
+                and another job have filled); warn from the eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works \
+                through a list), from the third if memory ran out at the end, or from the fifth, after runs of any length \
                 up to 7 min, for a model server in a pod, a container or a service, for any program of a pod that ends \
                 so often within half an hour, and for any program that a container engine starts again within 90 s \
                 each time, if it is your job or gpufleet logs in as root.",
@@ -361,7 +364,8 @@ rules! {
                 least 10 observed writes. A server on a MIG instance must use the CPU for 5 min. A model server that was \
                 seen only in this state counts if it has been at least 90 % busy for 30 min with clients connected, and \
                 wrote to its log for half an hour before. Warn after 40 min, and five times the longest gap, if all GPUs \
-                have been 97 % busy at one level since then and the process writes and reads nothing else.",
+                have been 97 % busy at one level since then and the process writes and reads nothing else, unless \
+                the log has not grown since the GPUs began to work.",
         means: "The job may have stopped making progress, or only stopped reporting it.",
         next: "Read the log with `tail`. If it is your job, press W, or run `gpufleet why HOST:PID`.",
         not: "a program that rarely writes",
@@ -548,7 +552,7 @@ rules! {
         title: "the external power brake slows a GPU down",
         short: "slowed down by power brake",
         topic: Hardware,
-        fires: "The power brake was active for more than 1 % of 2 min.",
+        fires: "The power brake was active for more than 1 % (info) or 10 % (critical) of 2 min.",
         means: "The chassis requests a lower power draw: a power supply failed, or the power budget is exceeded.",
         next: "Check the power supplies (`ipmitool sdr type \"Power Supply\"`).",
         not: "the ordinary power cap (0x4)",
@@ -649,9 +653,9 @@ rules! {
         title: "a PCIe link is slower than both ends support",
         short: "slow PCIe link",
         topic: Hardware,
-        fires: "Under load (50 % or more) for 4 min, the link has fewer lanes or an older generation than both ends \
-                support. Warn if the link was faster before, or is faster on two other GPUs of the model on the host; \
-                otherwise info.",
+        fires: "Under load (50 % or more, or traffic of 60 % of what the link can carry) for 4 min, the link has fewer lanes or an older generation than both ends \
+                support. Warn if the link was faster before, or is faster on two other GPUs of the model on the host, or \
+                if such traffic fills it; otherwise info.",
         means: "A riser, a slot or a bad contact: copies between host and GPU are slow.",
         next: "Run `nvidia-smi -q -d PCI` and `lspci -vv`. Reseat the GPU.",
         not: "an idle GPU, whose link drops to generation 1, GPUs with unified memory, and boards on which two slots \
@@ -793,7 +797,8 @@ rules! {
         topic: Host,
         fires: "For 10 min the CPUs are at 90 % or more, now or on average over the last minutes, and the load average \
                is at least 1.5 times the number of CPUs: info. It warns after 20 min if the load is twice the number \
-               of CPUs and the GPUs of a job are, for 20 min, less than 75 % as busy as before.",
+               of CPUs and the GPUs of a job, or of a server with waiting clients, are, for 20 min, less than 75 % \
+                as busy as before.",
         means: "Data loaders and launch threads of GPU jobs wait for a CPU: the GPUs rest.",
         next: "Run `top` and see who uses the CPUs. Use fewer data loader workers, or `nice`.",
         not: "a high load of programs that wait for a disk, a short compile",

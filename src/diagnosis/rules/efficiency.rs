@@ -232,7 +232,10 @@ pub(super) fn slowed_by_the_cpus<'a>(context: &RuleContext<'a>) -> Option<(&'a J
     if !is_overloaded(context) {
         return None;
     }
-    context.jobs.iter().filter(|job| job.is_readable && !job.is_server && !job.is_notebook).find_map(|job| {
+    // A server without clients has less to do.
+    let is_wanted =
+        |job: &JobTrack| !job.is_server || context.waiting_clients(job).is_some_and(|clients| clients.run.is_some());
+    context.jobs.iter().filter(|job| job.is_readable && is_wanted(job) && !job.is_notebook).find_map(|job| {
         let known = |gpu: &JobGpu| gpu.baseline.known_utilization().filter(|_| gpu.is_exclusive);
         let medians: Vec<f32> = job.gpus.iter().map(known).collect::<Option<_>>()?;
         let earlier = medians.iter().sum::<f32>() / medians.len().max(1) as f32;

@@ -678,3 +678,28 @@ fn a_rank_that_launches_its_kernels_late_warns_if_the_others_wait_for_it() {
     assert_eq!(run(40, 540.0).0, None, "the others work as before");
     assert_eq!(run(40, 130.0).0, None, "the others wait all the time");
 }
+
+#[test]
+fn a_server_with_waiting_clients_that_lacks_cpus_warns_and_one_without_does_not() {
+    let fired = |clients: u32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.set_cpu_count(32);
+        tester.interval = 10.0;
+        let sample = |tester: &mut RuleTester, percent: u8| {
+            let mut server = process(7, "vllm serve qwen", &[(0, 40)]);
+            server.reading.cpu_percent = Some(100.0);
+            server.reading.waiting_clients = Some(clients);
+            server.reading.longest_wait_seconds = (clients > 0).then_some(4.0);
+            TestSample { gpus: vec![tester.gpu(percent, 280.0, 30, 40)], processes: vec![server] }
+        };
+        tester.run(2400.0, |tester, _| sample(tester, 95));
+        tester.run_edited(
+            2400.0,
+            |tester, _| sample(tester, 45),
+            |snapshot, _| (snapshot.host.load_1, snapshot.host.cpu_percent) = (Some(100.0), Some(100.0)),
+        );
+        tester.firing().into_iter().find(|(rule, _)| *rule == "host-overloaded")
+    };
+    assert_eq!(fired(114), Some(("host-overloaded", "warn")));
+    assert_eq!(fired(0), Some(("host-overloaded", "info")), "it may have fewer requests");
+}

@@ -101,8 +101,10 @@ fn slowdowns(
     }
     let stats = gpu.window.stats(context.sample_time.t - limits.window);
     let percent = share_of(stats.brake_seconds, limits.window);
-    if percent > limits.crit && stats.covered >= MIN_COVERAGE * limits.window - 30.0 {
-        let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 60.0);
+    if percent > limits.info && stats.covered >= MIN_COVERAGE * limits.window - 30.0 {
+        // The firmware of a server that tests its power supplies in turn brakes for some seconds.
+        let severity = if percent > limits.crit { Severity::Crit } else { Severity::Info };
+        let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 60.0);
         conditions.met(RuleId::PowerBrake, target, evaluation, |_, _| {
             let sentence = format!(
                 "{} was slowed down by the power brake for {percent:.0} % of the last {}",
@@ -168,6 +170,20 @@ fn temperature(
     });
 }
 
+/// The share of its capacity that the traffic of a PCIe link takes, from which the link limits the work. Traffic beyond the capacity
+/// is that of another moment, in which the link was faster.
+const SATURATED_LINK: std::ops::RangeInclusive<f64> = 0.6..=1.05;
+/// Bytes per second of one lane of the first generation in one direction; each generation has twice as many.
+const LANE_BYTES_PER_SECOND: f64 = 250e6;
+
+/// Whether the traffic of a PCIe link takes most of what it can carry now.
+fn is_link_saturated(reading: &GpuReading) -> bool {
+    let (Some(generation), Some(lanes)) = (reading.pcie_generation, reading.pcie_width) else { return false };
+    let capacity = LANE_BYTES_PER_SECOND * 2.0_f64.powi(i32::from(generation) - 1) * f64::from(lanes);
+    let rates = [reading.pcie_receive_bytes_per_second, reading.pcie_transmit_bytes_per_second];
+    rates.into_iter().flatten().any(|rate| SATURATED_LINK.contains(&(rate / capacity)))
+}
+
 fn pcie(
     context: &RuleContext,
     conditions: &mut Conditions,
@@ -183,7 +199,8 @@ fn pcie(
     if !is_degraded || gpu.is_unified {
         return;
     }
-    if gpu.utilization.is_none_or(|percent| f64::from(percent) < limits.utilization) {
+    let is_saturated = is_link_saturated(reading);
+    if gpu.utilization.is_none_or(|percent| f64::from(percent) < limits.utilization) && !is_saturated {
         // An idle link drops to a lower speed, so it is not evaluated: the finding keeps its phase between two kernels.
         conditions.unknown(RuleId::PcieDegraded, target);
         return;
@@ -200,7 +217,7 @@ fn pcie(
     };
     // The two slots of a workstation are often different.
     let is_odd = siblings.filter_map(|(other, _)| context.gpus.get(other)).filter(|there| is_full(there)).count() >= 2;
-    let severity = if was_faster || is_odd { Severity::Warn } else { Severity::Info };
+    let severity = if was_faster || is_odd || is_saturated { Severity::Warn } else { Severity::Info };
     // Slots of one host can differ by design.
     let confidence = if was_faster { Confidence::Certain } else { Confidence::Likely };
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 30.0);

@@ -47,8 +47,12 @@ fn the_power_brake_is_critical() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.power_brake_seconds = Some(0.0)));
     assert_eq!(tester.fired(), []);
-    tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t * 0.05)));
-    assert_eq!(tester.fired(), [("power-brake", "crit")]);
+    tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t * 0.2)));
+    assert_eq!(tester.firing(), [("power-brake", "crit")]);
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.power_brake_seconds = Some(0.0)));
+    tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t.min(6.0))));
+    assert_eq!(tester.fired(), [("power-brake", "info")], "a server that tests its power supplies");
 }
 
 #[test]
@@ -69,12 +73,27 @@ fn a_narrow_pcie_link_counts_only_under_load() {
     let mut infos = gpus(0..1);
     infos[0].pcie_width_max = Some(16);
     infos[0].pcie_generation_max = Some(5);
-    let mut tester = RuleTester::new(infos);
+    let mut tester = RuleTester::new(infos.clone());
     tester.run(600.0, |tester, _| TestSample {
         gpus: vec![GpuReading { pcie_generation: Some(1), pcie_width: Some(16), ..tester.gpu(0, 70.0, 0, 0) }],
         processes: vec![],
     });
     assert_eq!(tester.fired(), []);
+    let filled = |gigabytes: f64| {
+        move |tester: &mut RuleTester, _: f64| {
+            let rate = Some(1e9 * gigabytes);
+            let idle = tester.gpu(27, 104.0, 9, 20);
+            let (pcie_generation, pcie_width) = (Some(1), Some(16));
+            let gpu = GpuReading { pcie_generation, pcie_width, pcie_receive_bytes_per_second: rate, ..idle };
+            TestSample { gpus: vec![gpu], processes: vec![process(7, "python train.py", &[(0, 20)])] }
+        }
+    };
+    tester.run(600.0, filled(14.0));
+    assert_eq!(tester.fired(), [], "the link was faster when this went over it");
+    tester.run(260.0, filled(3.1));
+    assert_eq!(tester.firing(), [("pcie-degraded", "warn")], "the link limits the work");
+    tester.run(600.0, |tester, _| busy(tester, |gpu| (gpu.pcie_generation, gpu.pcie_width) = (Some(5), Some(16))));
+    let mut tester = RuleTester::new(infos.clone());
     let linked = |width: u8| {
         move |tester: &mut RuleTester, _: f64| {
             busy(tester, |gpu| {

@@ -11,7 +11,7 @@ use crate::diagnosis::track::{JobGpu, JobTrack, LOOP_CORES, LogTrack, ProcessTra
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::JobKey;
 use crate::wire::shell::absolute_path;
-use crate::wire::{ProcessState, SafeText};
+use crate::wire::{Owner, ProcessState, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for job in context.jobs.iter().filter(|job| job.is_readable) {
@@ -65,7 +65,13 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let pause = f64::from(job.longest_pause.max(job.longest_quiet));
     // A single process may wait for an upload at its end.
     let least = if is_batch(context, job) { limits.warn_after } else { limits.warn_after.max(SINGLE_WARN_AFTER) };
-    let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
+    // A service that rested before waits for new data, perhaps for an hour.
+    let is_service = |process: &ProcessTrack| {
+        process.info.facts.as_ref().is_some_and(|facts| matches!(facts.owner, Some(Owner::Service(_))))
+    };
+    let waits_for_data = pause >= SERVICE_PAUSE && context.members(job).all(is_service);
+    let least = if waits_for_data { least.max(SERVICE_WARN_AFTER) } else { least };
+    let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause).max(least));
     let is_unseen = job.is_blind || unfed.is_some();
     let tells = context.is_log_silent(job) || (unfed.is_none() && is_batch(context, job));
     let grows_slowly = |process: &ProcessTrack| {
@@ -258,6 +264,10 @@ const IDLE_BATCH_WARN_AFTER: f64 = 2400.0;
 const CONTEXT_WARN_AFTER: f64 = 2100.0;
 /// A single process that never paused for this long, in seconds, and wrote its log as often, stops only if it hangs.
 const SHORT_PAUSE: f32 = 60.0;
+/// How long a job that a service manager started, and that rested for at least the second value before, must have done nothing before
+/// it warns, in seconds.
+const SERVICE_WARN_AFTER: f64 = 3600.0;
+const SERVICE_PAUSE: f64 = 300.0;
 /// How long it must have waited in a loop before it warns, in seconds.
 const CAUGHT_ALONE_WARN_AFTER: f64 = 1800.0;
 /// Ranks that computed for this many seconds may have become caught in a loop.
@@ -483,6 +493,9 @@ fn polling(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     });
 }
 
+/// A program may write the last lines of its start this long after its GPUs began to work, in seconds.
+const FIRST_WORK_SECONDS: f64 = 60.0;
+
 fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
     let limits = &context.limits.log_silent;
     // The probe sees the logs of the login user, and of everybody if that is root.
@@ -508,7 +521,11 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         if age < after {
             continue;
         }
-        let severity = if is_flat_since(context, job, log, age) { Severity::Warn } else { Severity::Info };
+        // A log that did not grow since the GPUs began to work belongs to the start of the program.
+        let worked = job.gpus.iter().map(|gpu| f64::from(gpu.baseline.active_seconds)).fold(0.0, f64::max);
+        let has_logged_its_work = is_judged_by_cpu || job.is_blind || age + FIRST_WORK_SECONDS < worked;
+        let is_flat = has_logged_its_work && is_flat_since(context, job, log, age);
+        let severity = if is_flat { Severity::Warn } else { Severity::Info };
         let evaluation = Evaluation::new(Escalation::one(severity, lasts), Confidence::Suspected, 0.0);
         conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
             let next = match process.log_path().as_deref().and_then(absolute_path) {

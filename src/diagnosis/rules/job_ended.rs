@@ -2,7 +2,7 @@
 
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
-use crate::diagnosis::host_diagnosis::{EndedJob, RESTARTED_REPEATS, RESTARTED_SECONDS};
+use crate::diagnosis::host_diagnosis::{EndedJob, RESTARTED_REPEATS, RESTARTED_SECONDS, Runs};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::{RuleId, Severity};
 use crate::fleet::{slurm_end_is_failure, slurm_end_text};
@@ -36,13 +36,15 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     let coincidence = coincidence(context, ended);
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
-    let is_failing = ended.is_restarted && ended.age.is_some_and(|age| age <= RESTARTED_SECONDS);
+    let is_failing = ended.runs == Runs::Restarted && ended.age.is_some_and(|age| age <= RESTARTED_SECONDS);
     let least = match (was_oom(context, ended), is_failing) {
         (true, _) => OOM_REPEATS,
         (false, true) => RESTARTED_REPEATS,
         (false, false) => LOOP_REPEATS,
     };
-    let is_loop = ended.repeats >= least;
+    // A script that calls a program for each of many tasks is no loop of failures.
+    let is_series = least == LOOP_REPEATS && ended.runs == Runs::Series;
+    let is_loop = ended.repeats >= least && !is_series;
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || is_loop;
     // A root login belongs to an administrator, who looks after the services of the host.
     let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
@@ -307,6 +309,28 @@ mod tests {
         assert_eq!(fired("containerd-shim", 20.0), ["info", "warn"]);
         assert_eq!(fired("containerd-shim", 200.0), ["info"], "somebody starts it again");
         assert_eq!(fired("bash", 20.0), ["info"], "somebody tries it in the container");
+    }
+
+    #[test]
+    fn a_script_that_works_through_a_list_is_listed_and_a_program_that_fails_at_its_start_warns() {
+        let fired = |percent: u8| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 5.0;
+            for run in 0..10_u32 {
+                tester.run_edited(
+                    70.0,
+                    |tester, _| TestSample {
+                        gpus: vec![tester.gpu(percent, 280.0, 10, 40)],
+                        processes: vec![process(7 + run, "blender -b scene.py", &[(0, 40)])],
+                    },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(15.0, |tester, _| empty(tester));
+            }
+            tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
+        };
+        assert_eq!(fired(60), ["info"]);
+        assert_eq!(fired(3), ["info", "warn"]);
     }
 
     #[test]

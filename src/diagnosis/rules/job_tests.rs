@@ -173,6 +173,28 @@ fn a_training_run_beside_a_neighbour_warns_when_its_log_has_stopped_too() {
 }
 
 #[test]
+fn a_service_that_rested_before_warns_after_an_hour() {
+    let run = |owner: Owner, rest: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 20.0;
+        let owned = |mut sample: TestSample| {
+            sample.processes[0].facts.owner = Some(owner.clone());
+            sample
+        };
+        tester.run(1200.0, |tester, _| owned(works(tester, "python train.py")));
+        tester.run(rest, |tester, _| owned(idles(tester, "python train.py", 0.0)));
+        tester.run(1800.0, |tester, _| owned(works(tester, "python train.py")));
+        tester.run(3000.0, |tester, _| owned(idles(tester, "python train.py", 0.0)));
+        let stalled = tester.firing().into_iter().find(|(rule, _)| *rule == "job-stalled");
+        stalled.map(|(_, severity)| severity)
+    };
+    let service = || Owner::Service("click-train.service".into());
+    assert_eq!(run(service(), 900.0), None);
+    assert_eq!(run(service(), 60.0), Some("crit"));
+    assert_eq!(run(Owner::Slurm { job: "1".into(), step: None }, 900.0), Some("crit"));
+}
+
+#[test]
 fn a_service_that_is_idle_for_hours_is_info_and_a_batch_job_warns() {
     let run = |owner: Option<Owner>| {
         let mut tester = RuleTester::new(gpus(0..1));
@@ -703,12 +725,13 @@ fn a_repeated_log_age_is_not_a_write() {
 
 #[test]
 fn a_log_that_stops_while_the_gpu_stays_flat_out_warns_after_40_minutes() {
-    let run = |written_per_minute: u64, utilization: &dyn Fn(f64) -> u8| {
+    let run_from = |works_from: f64, written_per_minute: u64, utilization: &dyn Fn(f64) -> u8| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 5.0;
         tester.run(7500.0, |tester, passed| {
             let mut sample = trains(tester);
-            sample.gpus[0].utilization_percent = Some(utilization(passed));
+            let begins = |passed: f64| if passed < works_from { 0 } else { utilization(passed) };
+            sample.gpus[0].utilization_percent = Some(begins(passed));
             let age = if passed < 4000.0 { passed % 60.0 } else { passed - 4000.0 };
             sample.processes[0].reading.log_age_seconds = Some(age.trunc());
             sample.processes[0].reading.write_bytes = Some((passed / 60.0) as u64 * written_per_minute);
@@ -716,8 +739,10 @@ fn a_log_that_stops_while_the_gpu_stays_flat_out_warns_after_40_minutes() {
         });
         tester.fired().into_iter().filter(|(rule, _)| *rule == "log-silent").collect::<Vec<_>>()
     };
+    let run = |written_per_minute: u64, utilization: &dyn Fn(f64) -> u8| run_from(0.0, written_per_minute, utilization);
     let flat = |_: f64| 100;
     assert_eq!(run(0, &flat), [("log-silent", "info"), ("log-silent", "warn")]);
+    assert_eq!(run_from(3960.0, 0, &flat), [("log-silent", "info")], "it logged nothing of its work");
     let uneven = |passed: f64| if passed % 100.0 < 50.0 { 99 } else { 80 };
     assert_eq!(run(0, &uneven), [("log-silent", "info")], "it does different things");
     assert_eq!(run(4096, &flat), [("log-silent", "info")], "it writes its metrics to another file");

@@ -8,7 +8,7 @@ use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{GpuTrack, LogTrack, ProcessTrack, gpu_positions, group_by_job};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
-use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
+use crate::wire::{GpuProcessKind, Owner, Presence, ProcessFacts, ProcessState, Scope};
 
 /// A process that wrote or read this recently makes progress, in seconds.
 const WRITING_SECONDS: f64 = 120.0;
@@ -289,8 +289,18 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         };
         is_unused || context.gpus.get(*position).is_some_and(waits)
     });
-    (is_idle || is_silent(context, process) || serves_nobody(process))
+    (is_idle || is_silent(context, process) || serves_nobody(process) || was_left_by_its_notebook(context, process))
         && (is_worker || is_titled || process.lost_parent())
+}
+
+/// Whether a process is one of several ranks that a cell of a notebook started, whose kernel is gone: nobody gets their results.
+fn was_left_by_its_notebook(context: &RuleContext, process: &ProcessTrack) -> bool {
+    let is_left = |process: &ProcessTrack| {
+        let is_forked = |facts: &ProcessFacts| facts.argv.iter().any(|argument| argument.contains("ipykernel"));
+        process.lost_parent_late() && process.parent == Some(1) && process.info.facts.as_ref().is_some_and(is_forked)
+    };
+    let is_like = |other: &&ProcessTrack| other.key != process.key && other.info.command == process.info.command;
+    is_left(process) && context.processes.iter().filter(is_like).any(is_left)
 }
 
 /// Whether a process listens for the program that started it, and nobody is connected any more: a simulator outlives its trainer.
@@ -322,7 +332,9 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
             context.gpus.get(*position).is_some_and(|gpu| gpu.utilization > Some(5) && gpu.spin_run.is_none())
         });
         let since = members.iter().filter_map(|process| process.log.as_deref()?.age(context.sample_time.t));
+        let of_notebook = members.iter().all(|process| was_left_by_its_notebook(context, process));
         let what = match since.reduce(f64::min).filter(|_| is_busy) {
+            _ if is_busy && of_notebook => "computes for a notebook whose kernel is gone".to_owned(),
             Some(silent) => format!("has written no log for {}, keeps its GPUs busy", duration(silent)),
             None if is_busy && members.iter().all(|process| serves_nobody(process)) => {
                 format!("has served nobody for {}, keeps its GPUs busy", duration(lasted))

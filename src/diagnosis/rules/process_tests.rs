@@ -249,6 +249,35 @@ fn ranks_that_lost_their_launcher_and_write_no_log_are_orphans_although_they_com
 }
 
 #[test]
+fn ranks_of_a_notebook_whose_kernel_is_gone_are_orphans_although_they_compute() {
+    let fired = |ranks: u16| {
+        let mut tester = RuleTester::new(gpus(0..u32::from(ranks)));
+        tester.interval = 10.0;
+        let sample = |tester: &mut RuleTester, parent: u32, name: &str| {
+            let rank = |gpu: u16| {
+                let mut rank = worker(7 + u32::from(gpu), parent, name);
+                rank.gpus[0].gpu = Some(gpu);
+                rank.facts.argv = ["python", "-m", "ipykernel_launcher", "-f", "k.json"].map(Into::into).to_vec();
+                rank.reading.cpu_percent = Some(100.0);
+                rank
+            };
+            let gpus = (0..ranks).map(|_| tester.gpu(96, 318.0, 35, 40)).collect();
+            TestSample { gpus, processes: (0..ranks).map(rank).collect() }
+        };
+        tester.run(600.0, |tester, _| sample(tester, 60, "python"));
+        tester.run(700.0, |tester, _| sample(tester, 1, "systemd"));
+        let is_orphan = tester.firing().contains(&("orphan-holding-gpu", "warn"));
+        is_orphan.then(|| tester.finding("orphan-holding-gpu").sentence.to_string())
+    };
+    let sentence = fired(4).expect("orphans");
+    assert!(
+        sentence.contains(" lost its parent, computes for a notebook whose kernel is gone and holds "),
+        "{sentence}"
+    );
+    assert_eq!(fired(1), None, "it may be the kernel");
+}
+
+#[test]
 fn a_simulator_that_outlives_its_trainer_is_an_orphan_although_it_renders() {
     let finding = |port: Option<u16>, connections: u32| {
         let mut tester = RuleTester::new(gpus(0..1));

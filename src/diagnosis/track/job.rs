@@ -27,8 +27,8 @@ const DISTURBANCE_SECONDS: f64 = 600.0;
 const HEALTHY_CORES_SECONDS: f64 = 600.0;
 /// A stalled process may use this share of the CPU that it used at work, up to a limit in cores: threads of watchdogs and
 /// of loggers go on.
-const STILL_CORES_SHARE: f64 = 0.1;
-const STILL_CORES_MOST: f64 = 0.15;
+const STILL_CORES_SHARE: f64 = 0.15;
+const STILL_CORES_MOST: f64 = 0.18;
 /// A rank that works on the host uses this many times the CPU of the median, at least: data loaders vary.
 const BUSIER_RANK: f64 = 1.25;
 /// The CPU cores that a stalled process may use if its usage at work was not seen: watchdog and logging threads use 0.5 to
@@ -137,6 +137,8 @@ pub(crate) struct JobTrack {
     idle_disturbance: f64,
     /// The CPU cores per process while the GPUs worked.
     healthy_cores: Option<f64>,
+    /// The most CPU cores of one process before the GPUs worked.
+    loading_cores: f64,
     /// The number of minutes in a row that did not enter the baseline.
     low_minutes: u32,
     /// When a process last did work on the host that the others may wait for.
@@ -207,6 +209,7 @@ impl JobTrack {
             waits: Waits::default(),
             idle_disturbance: 0.0,
             healthy_cores: None,
+            loading_cores: 0.0,
             low_minutes: 0,
             host_work_at: None,
             busier_at: None,
@@ -364,9 +367,9 @@ impl JobTrack {
         let is_resting = most.map(|most| most <= bounds.still_utilization);
         let feeds = self.is_blind || most.is_some_and(|most| most >= bounds.active_utilization);
         self.update_workers(processes, (is_resting, feeds), last_io, (t, dt));
-        let healthy = self.healthy_cores.map_or(STILL_CORES_UNKNOWN, |cores| {
-            (STILL_CORES_SHARE * cores).clamp(STILL_CORES_UNKNOWN, STILL_CORES_MOST)
-        });
+        self.loading_cores = self.loading_cores.max(busiest.unwrap_or(0.0));
+        let healthy = self.healthy_cores.unwrap_or(self.loading_cores);
+        let healthy = (STILL_CORES_SHARE * healthy).clamp(STILL_CORES_UNKNOWN, STILL_CORES_MOST);
         match is_idle(most, bounds.still_utilization, busiest, bounds.still_cores.max(healthy)) {
             Some(true) if last_io < t => Run::extend(&mut self.stalled_run, t, dt),
             Some(_) => {
