@@ -552,7 +552,8 @@ rules! {
         title: "the external power brake slows a GPU down",
         short: "slowed down by power brake",
         topic: Hardware,
-        fires: "The power brake was active for more than 1 % (info) or 10 % (critical) of 2 min.",
+        fires: "The power brake was active for more than 1 % of 2 min. Info; critical above 10 %, or if it was active \
+                in three of the four half minutes.",
         means: "The chassis requests a lower power draw: a power supply failed, or the power budget is exceeded.",
         next: "Check the power supplies (`ipmitool sdr type \"Power Supply\"`).",
         not: "the ordinary power cap (0x4)",

@@ -102,8 +102,12 @@ fn slowdowns(
     let stats = gpu.window.stats(context.sample_time.t - limits.window);
     let percent = share_of(stats.brake_seconds, limits.window);
     if percent > limits.info && stats.covered >= MIN_COVERAGE * limits.window - 30.0 {
-        // The firmware of a server that tests its power supplies in turn brakes for some seconds.
-        let severity = if percent > limits.crit { Severity::Crit } else { Severity::Info };
+        // The firmware of a server that tests its power supplies in turn brakes for some seconds at once.
+        let since = |share: f64| gpu.window.stats(context.sample_time.t - share * limits.window).brake_seconds;
+        let parts =
+            [since(0.25), since(0.5) - since(0.25), since(0.75) - since(0.5), stats.brake_seconds - since(0.75)];
+        let is_frequent = parts.iter().filter(|seconds| **seconds > 0.0).count() >= 3;
+        let severity = if percent > limits.crit || is_frequent { Severity::Crit } else { Severity::Info };
         let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 60.0);
         conditions.met(RuleId::PowerBrake, target, evaluation, |_, _| {
             let sentence = format!(

@@ -47,8 +47,12 @@ fn the_power_brake_is_critical() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.power_brake_seconds = Some(0.0)));
     assert_eq!(tester.fired(), []);
-    tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t * 0.2)));
-    assert_eq!(tester.firing(), [("power-brake", "crit")]);
+    tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t * 0.05)));
+    assert_eq!(tester.firing(), [("power-brake", "crit")], "again and again");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.power_brake_seconds = Some(0.0)));
+    tester.run(60.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t.min(30.0))));
+    assert_eq!(tester.firing(), [("power-brake", "crit")], "for half a minute");
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.power_brake_seconds = Some(0.0)));
     tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t.min(6.0))));
