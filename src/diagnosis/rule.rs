@@ -343,7 +343,7 @@ rules! {
                 about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
                 orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
                 and another job have filled); warn from the eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works \
-                through a list), from the third if memory ran out at the end, or from the fifth, after runs of any length \
+                through a list), from the fourth if memory ran out at the end, or from the fifth, after runs of any length \
                 up to 7 min, for a model server in a pod, a container or a service, for any program of a pod that ends \
                 so often within half an hour, and for any program that a container engine starts again within 90 s \
                 each time, if it is your job or gpufleet logs in as root.",

@@ -546,13 +546,8 @@ fn nvlink(
 ) {
     let Some(active) = health.nvlinks_active else { return };
     let down = gpu.links_seen & !active;
-    let before = gpu.links_before_reboot.count_ones();
-    if down == 0 && active != 0 && active.count_ones() < before {
-        fewer_after_reboot(context, conditions, target, position, (active, before));
-        return;
-    }
     if down == 0 {
-        fewer_nvlinks(context, conditions, target, position, active);
+        fewer_nvlinks(context, conditions, target, position, (gpu, active));
         return;
     }
     let evaluation =
@@ -569,28 +564,6 @@ fn nvlink(
         context
             .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
             .with_figures(format!("link {}", links.join(",")))
-    });
-}
-
-/// A GPU that has fewer active NVLinks since a reboot. Without any link its bridge was probably taken out.
-fn fewer_after_reboot(
-    context: &RuleContext,
-    conditions: &mut Conditions,
-    target: &FindingTarget,
-    position: usize,
-    (active, before): (u64, u32),
-) {
-    let escalation = Escalation::one(Severity::Warn, context.limits.nvlink_down.after);
-    let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Likely, 30.0) };
-    conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
-        let sentence = format!(
-            "{} has {}, and had {before} before the reboot",
-            context.format_gpus([position]),
-            counted(u64::from(active.count_ones()), "active NVLink"),
-        );
-        context
-            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
-            .with_figures(format!("{} of {before} links", active.count_ones()))
     });
 }
 
@@ -655,41 +628,53 @@ fn link_errors(
 /// How long a GPU must have fewer links than its siblings until it warns, in seconds.
 const FEWER_LINKS_WARN_AFTER: f64 = 1200.0;
 
-/// A GPU that has had fewer active NVLinks than the others of its model since it was first seen.
+/// A GPU that has fewer active NVLinks than before a reboot, or has had fewer than the others of its model since it was first seen.
 fn fewer_nvlinks(
     context: &RuleContext,
     conditions: &mut Conditions,
     target: &FindingTarget,
     position: usize,
-    active: u64,
+    (gpu, active): (&GpuTrack, u64),
 ) {
+    let count = active.count_ones();
+    let after = context.limits.nvlink_down.after;
+    let before = gpu.links_before_reboot.count_ones();
+    // A GPU without any link may have no bridge, or none any more. One whose links are active in part has a fault.
+    let has_lost_some = count != 0 && count < before;
+    let (usual, escalation) = if has_lost_some {
+        (before, Escalation::one(Severity::Warn, after))
+    } else {
+        let Some(usual) = links_of_siblings(context, position).filter(|usual| count < *usual) else { return };
+        let escalation = match active {
+            0 => Escalation::one(Severity::Info, after),
+            _ => Escalation::two((Severity::Info, after), (Severity::Warn, FEWER_LINKS_WARN_AFTER.max(after))),
+        };
+        (usual, escalation)
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 30.0);
+    let evaluation = Evaluation { at_least: true, may_be_preexisting: !has_lost_some, ..evaluation };
+    conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
+        let gpu = context.format_gpus([position]);
+        let links = counted(u64::from(count), "active NVLink");
+        let sentence = if has_lost_some {
+            format!("{gpu} has {links}, and had {usual} before the reboot")
+        } else {
+            format!("{gpu} has {links}, the others of its model {usual}")
+        };
+        context
+            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+            .with_figures(format!("{count} of {usual} links"))
+    });
+}
+
+/// The median number of active NVLinks of the other GPUs of a model; `None` if there are fewer than two.
+fn links_of_siblings(context: &RuleContext, position: usize) -> Option<u32> {
     let name = |position: usize| context.host.gpu_info(position).and_then(|info| info.name.clone());
     let links = |position: usize| context.host.gpu_health(position).and_then(|health| health.nvlinks_active);
     let siblings = (0..context.gpus.len()).filter(|other| *other != position && name(*other) == name(position));
     let mut counts: Vec<u32> = siblings.filter_map(links).map(u64::count_ones).collect();
     counts.sort_unstable();
-    let Some(usual) = counts.get(counts.len() / 2).copied().filter(|_| counts.len() >= 2) else { return };
-    if active.count_ones() >= usual {
-        return;
-    }
-    let after = context.limits.nvlink_down.after;
-    // A GPU without any link may have no bridge. One whose links are active in part has a fault.
-    let escalation = match active {
-        0 => Escalation::one(Severity::Info, after),
-        _ => Escalation::two((Severity::Info, after), (Severity::Warn, FEWER_LINKS_WARN_AFTER.max(after))),
-    };
-    let evaluation = Evaluation::new(escalation, Confidence::Likely, 30.0);
-    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
-    conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
-        let sentence = format!(
-            "{} has {}, the others of its model {usual}",
-            context.format_gpus([position]),
-            counted(u64::from(active.count_ones()), "active NVLink"),
-        );
-        context
-            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
-            .with_figures(format!("{} of {usual} links", active.count_ones()))
-    });
+    counts.get(counts.len() / 2).copied().filter(|_| counts.len() >= 2)
 }
 
 fn persistence(context: &RuleContext, conditions: &mut Conditions) {

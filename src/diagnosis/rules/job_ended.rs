@@ -27,8 +27,6 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 
 /// The number of ends in a row from which a program that fails again and again warns, if nothing starts it again.
 const LOOP_REPEATS: u32 = 8;
-/// As [`LOOP_REPEATS`], if the kernel killed a process at the last end because memory ran out: it will run out again.
-const OOM_REPEATS: u32 = 3;
 /// How long an ended job is listed, in seconds.
 const ENDED_RETENTION: f64 = 600.0;
 
@@ -36,15 +34,14 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     let coincidence = coincidence(context, ended);
     // An Xid has a finding that notifies already.
     let has_failed = slurm_end(context, ended).is_some_and(slurm_end_is_failure);
-    let is_failing = ended.runs == Runs::Restarted && ended.age.is_some_and(|age| age <= RESTARTED_SECONDS);
-    let least = match (was_oom(context, ended), is_failing) {
-        (true, _) => OOM_REPEATS,
-        (false, true) => RESTARTED_REPEATS,
-        (false, false) => LOOP_REPEATS,
+    let is_loop = match ended.runs {
+        // It will run out again.
+        _ if was_oom(context, ended) => ended.repeats > 0,
+        Runs::Restarted if ended.age.is_some_and(|age| age <= RESTARTED_SECONDS) => ended.repeats >= RESTARTED_REPEATS,
+        // A script that calls a program for each of many tasks is no loop of failures.
+        Runs::Series => false,
+        Runs::Restarted | Runs::Unknown => ended.repeats >= LOOP_REPEATS,
     };
-    // A script that calls a program for each of many tasks is no loop of failures.
-    let is_series = least == LOOP_REPEATS && ended.runs == Runs::Series;
-    let is_loop = ended.repeats >= least && !is_series;
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || is_loop;
     // A root login belongs to an administrator, who looks after the services of the host.
     let is_root = context.host.hello.as_ref().is_some_and(|hello| hello.login_uid == Some(0));
