@@ -13,6 +13,7 @@ use crate::fleet::HostId;
 use crate::wire::{LinkReading, SafeText};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Traffic of a port that carries only management packets. Bytes a second.
 const FLAT_BYTES_PER_SECOND: f64 = 1e6;
@@ -21,6 +22,9 @@ const CONGESTION_COUNTERS: [&str; 2] = ["port_xmit_wait", "np_cnp_sent"];
 /// Counters that name the network: a link went down, or packets were sent again because nobody acknowledged them
 /// (NVIDIA/nccl#394). The other error counters also rise a little in healthy networks.
 const LOSS_COUNTERS: [&str; 2] = ["link_downed", "local_ack_timeout_err"];
+/// By how much the age of a log may exceed that of a process that wrote to it at its start: one is a difference of whole
+/// seconds, the other is rounded to a tenth.
+const LOG_AGE_ERROR: Duration = Duration::from_millis(1_100);
 
 /// A job with what its ranks do.
 pub(super) struct Facts<'a> {
@@ -279,7 +283,8 @@ fn signs<'a>(ranks: &Ranks<'a>) -> Vec<Sign<'a>> {
             ranks.list.iter().filter(|other| other.evidence.log.as_ref().is_some_and(|it| it.path == log.path));
         let is_only = sharing.count() == 1 && ranks.list.len() > 1;
         // If nothing was written since the process started, all lines are from an earlier run.
-        let is_earlier = matches!((log.age, log.process_age), (Some(written), Some(started)) if written > started);
+        let is_earlier =
+            matches!((log.age, log.process_age), (Some(age), Some(process_age)) if age > process_age + LOG_AGE_ERROR);
         let lines = if is_earlier { &[][..] } else { &log.lines[..] };
         for sign in signs_of_this_run(find_signs(lines), log.process_age) {
             if found.iter().any(|known| known.path == &log.path && known.found == sign) {

@@ -255,15 +255,18 @@ fn lines_of_the_watchdog_are_a_proof() {
         reading.write_bytes = Some(bytes);
     }
     assert_eq!(judge(&writes).outcome, Outcome::WaitsForRank);
-    // The processes are younger than the wait that the lines report, or than the last line.
-    for (written_seconds, process_seconds) in [(10, 60), (90, 60)] {
+    // The processes are younger than the wait that the lines report, or than the last line. The age of a log is in whole
+    // seconds, so that of a line which a process wrote at its start may be a second more than its own.
+    for (written_seconds, process_seconds, is_of_this_run) in
+        [(10.0, 60.0, false), (90.0, 60.0, false), (7201.0, 7199.9, true), (7202.0, 7200.8, false)]
+    {
         let mut young = job.clone();
         for log in young.ranks.iter_mut().filter_map(|rank| rank.log.as_mut()) {
-            log.age = Some(Duration::from_secs(written_seconds));
-            log.process_age = Some(Duration::from_secs(process_seconds));
+            log.age = Some(Duration::from_secs_f64(written_seconds));
+            log.process_age = Some(Duration::from_secs_f64(process_seconds));
         }
         let verdict = judge(&young);
-        assert!(!verdict.sentence.contains("watchdog"), "{verdict:?}");
+        assert_eq!(verdict.sentence.contains("watchdog"), is_of_this_run, "{written_seconds} s: {verdict:?}");
     }
 
     // Rank 7 completed what it enqueued and wrote no line. The others wait for it.
