@@ -199,6 +199,8 @@ pub(crate) struct LogTrack {
     pub(crate) writes: u32,
     /// The most recent gaps between writes, in seconds.
     gaps: Vec<f32>,
+    /// Their median, for which several rules ask in each sample.
+    median_gap: Option<f32>,
     /// The longest gap between writes, in seconds.
     pub(crate) longest_gap: f32,
     pace: LogPace,
@@ -261,6 +263,9 @@ impl LogTrack {
         }
         let gap = (written_at - before) as f32;
         self.gaps.push(gap);
+        let mut sorted = self.gaps.clone();
+        sorted.sort_unstable_by(f32::total_cmp);
+        self.median_gap = sorted.get(sorted.len() / 2).copied();
         self.longest_gap = self.longest_gap.max(gap);
         self.pace.update(gap);
         self.written_at = Some(written_at);
@@ -300,9 +305,7 @@ impl LogTrack {
 
     /// The median gap between writes, in seconds.
     pub(crate) fn median_gap(&self) -> Option<f64> {
-        let mut gaps = self.gaps.clone();
-        gaps.sort_by(f32::total_cmp);
-        gaps.get(gaps.len() / 2).map(|gap| f64::from(*gap))
+        self.median_gap.map(f64::from)
     }
 }
 

@@ -24,6 +24,19 @@ pub(crate) struct FileReader {
     /// Number of bytes that the last read filled.
     filled: usize,
     path: String,
+    /// The mount that was looked up last.
+    pub(super) known_mount: Option<KnownMount>,
+}
+
+/// A mount and what `mountinfo` says about it. That file is long, and the processes of a host mostly log to one mount.
+#[derive(Debug)]
+pub(super) struct KnownMount {
+    /// Target of `/proc/PID/ns/mnt`.
+    pub(super) namespace: Vec<u8>,
+    pub(super) id: u32,
+    pub(super) is_local: bool,
+    /// Monotonic time in seconds.
+    pub(super) read_at: f64,
 }
 
 impl FileReader {

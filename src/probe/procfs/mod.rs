@@ -1,11 +1,11 @@
 //! Readings from `/proc` and `/sys`: the host, its processes and their threads.
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
-//! `own_process`, `sockets` and `waiting_clients` what only its owner may read, `threads` its threads, and `descendants` the
+//! `own_process`, `sockets` and `sock_diag` what only its owner may read, `threads` its threads, and `descendants` the
 //! workers below it, found by the incremental scan of /proc in `scan`. All of them read through a [`FileReader`]. `process_root` opens files as a process
 //! sees them, for examinations only, and may block.
 //!
-//! Nothing else here blocks. Files that may block (`cmdline`, `environ`) or take long (`net/tcp`) are read by a
+//! Nothing else here blocks. Files that may block (`cmdline`, `environ`) or take long (`net/tcp`, and the list of sockets) are read by a
 //! [`BlockingPool`](crate::probe::blocking::BlockingPool).
 
 mod descendants;
@@ -17,9 +17,9 @@ mod process_root;
 mod process_sampler;
 mod rates;
 mod scan;
+mod sock_diag;
 mod sockets;
 mod threads;
-mod waiting_clients;
 
 pub(crate) use files::{
     FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND, environment_variable, ignores_hangup, mounts, real_uid, started_at,

@@ -3,7 +3,7 @@
 //! Nothing here waits for a file server: links are read without access to their target, and only files on a disk of
 //! this host are asked for their times.
 
-use super::files::{FileReader, mounts};
+use super::files::{FileReader, KnownMount, mounts};
 use super::host::SampleContext;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 use rustix::fs::{FileType, stat};
@@ -14,6 +14,8 @@ const LOCAL_FILESYSTEMS: [&str; 10] =
 
 /// Maximum number of bytes read from a `mountinfo` file.
 const MAX_MOUNTINFO_BYTES: usize = 64 * 1024;
+/// How long a mount is known, in seconds. Its id may stand for another one later.
+const MOUNT_AGE_SECONDS: f64 = 25.0;
 
 /// The values of the last read.
 #[derive(Debug, Default)]
@@ -119,8 +121,7 @@ impl Log {
             return Some(Self { descriptor, path, ..*log });
         }
         let (position, mount) = position_of(reader.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
-        let mountinfo = reader.read_long(pid, "mountinfo", MAX_MOUNTINFO_BYTES).ok()?;
-        let is_local = is_local(mountinfo, mount);
+        let is_local = is_on_this_host(pid, mount, context.now, reader)?;
         // A named pipe has a path too.
         let is_regular = !is_local || modified_unix_seconds(pid, descriptor).is_some();
         is_regular.then_some(Self { descriptor, path, is_local, position, position_changed_at: context.now })
@@ -160,6 +161,19 @@ fn position_of(text: &[u8]) -> Option<(u64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     Some((value("pos:")?.parse().ok()?, value("mnt_id:")?.parse().ok()?))
+}
+
+/// Whether the mount with this id, in the mount namespace of a process, is of a file system on this host.
+fn is_on_this_host(pid: u32, id: u32, now: f64, reader: &mut FileReader) -> Option<bool> {
+    let namespace = reader.read_link(pid, "ns/mnt")?;
+    let is_it =
+        |known: &&KnownMount| known.id == id && known.namespace == namespace && now - known.read_at < MOUNT_AGE_SECONDS;
+    if let Some(known) = reader.known_mount.as_ref().filter(is_it) {
+        return Some(known.is_local);
+    }
+    let is_local = is_local(reader.read_long(pid, "mountinfo", MAX_MOUNTINFO_BYTES).ok()?, id);
+    reader.known_mount = Some(KnownMount { namespace, id, is_local, read_at: now });
+    Some(is_local)
 }
 
 /// Whether the mount with this id is of a file system on this host.
@@ -240,6 +254,25 @@ mod tests {
         assert_eq!([31, 40, 22, 99].map(|id| is_local(mountinfo, id)), [true, false, false, false]);
         assert_eq!(position_of(b"pos:\t4096\nflags:\t0100001\nmnt_id:\t31\n"), Some((4096, 31)));
         assert_eq!(position_of(b"pos:\t4096\n"), None);
+    }
+
+    #[test]
+    fn a_mount_is_known_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(folder.path().join("train.log")).unwrap();
+        let (pid, mut reader) = (std::process::id(), FileReader::default());
+        let text = std::fs::read(format!("/proc/self/fdinfo/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).unwrap();
+        let (_, id) = position_of(&text).unwrap();
+        let found = is_on_this_host(pid, id, 100.0, &mut reader).unwrap();
+        reader.known_mount.as_mut().unwrap().is_local = !found;
+        assert_eq!(is_on_this_host(pid, id, 124.0, &mut reader), Some(!found), "from the first read");
+        assert_eq!(is_on_this_host(pid, u32::MAX, 124.0, &mut reader), Some(false), "another mount");
+        assert_eq!(is_on_this_host(pid, id, 124.0, &mut reader), Some(found), "it was read again");
+        reader.known_mount.as_mut().unwrap().is_local = !found;
+        assert_eq!(is_on_this_host(pid, id, 149.5, &mut reader), Some(found), "too old");
+        reader.known_mount.as_mut().unwrap().is_local = !found;
+        reader.known_mount.as_mut().unwrap().namespace.push(b'1');
+        assert_eq!(is_on_this_host(pid, id, 149.5, &mut reader), Some(found), "of another namespace");
     }
 
     #[test]

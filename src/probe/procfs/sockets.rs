@@ -1,16 +1,15 @@
 //! The TCP sockets of a process of the probe's user: the ports on which it listens, and its connections.
 //!
-//! `/proc/PID/fd` gives the inodes of its sockets, and `/proc/PID/net/tcp` those of its network namespace
-//! (proc_pid_net(5)). The kernel walks through the hash table of all connections to print that file, which takes
+//! `/proc/PID/fd` gives the inodes of its sockets, and sock_diag(7) those of its network namespace; where that may not be entered,
+//! `/proc/PID/net/tcp` does (proc_pid_net(5)). The kernel walks through the hash table of all connections for both, which takes
 //! milliseconds on a large server: processes in one namespace share one read. Everything here runs on a
 //! [`crate::probe::blocking::BlockingPool`].
 
 use super::files::{FileReader, environment_variable};
-use super::waiting_clients::{WaitingClient, waiting_clients};
+use super::sock_diag::{MAX_SOCKETS, Socket, list_sockets};
 use crate::probe::blocking::{BlockingPool, Pending};
 use crate::wire::ProcessFacts;
 use rustix::fs::{RawDir, readlinkat};
-use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +19,6 @@ use std::time::{Duration, Instant};
 const MAX_DESCRIPTORS: usize = 1024;
 /// Maximum size of a table. Listening sockets come first.
 const MAX_TABLE_BYTES: usize = 4 << 20;
-/// Maximum number of sockets of a table that are kept.
-const MAX_TABLE_ENTRIES: usize = 8192;
 /// Maximum number of children of a parent, and of its threads, that are looked at.
 const MAX_CHILDREN: usize = 64;
 /// Maximum number of ports that are kept.
@@ -129,14 +126,6 @@ impl SocketReader {
     }
 }
 
-/// A socket in a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct TableEntry {
-    inode: u64,
-    /// The local port of a listening socket; `None` for a connection.
-    listening_port: Option<u16>,
-}
-
 /// The tables of the network namespaces, shared by the reads of all processes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SocketTables(Arc<Mutex<Vec<SocketTable>>>);
@@ -146,35 +135,36 @@ struct SocketTable {
     /// Target of `/proc/PID/ns/net`.
     namespace: Vec<u8>,
     read_at: Instant,
-    entries: Vec<TableEntry>,
+    sockets: Vec<Socket>,
     is_complete: bool,
-    /// The waiting clients, once they were asked for, and when; `None` if the kernel does not tell.
-    waiting: OnceCell<Option<(Vec<WaitingClient>, Instant)>>,
+    /// The kernel told which clients wait.
+    tells_waits: bool,
     /// The parent whose children were looked at last, and the inodes of their sockets: the ranks of a job have one parent.
     children: (u32, Vec<u64>),
 }
 
 impl SocketTable {
     fn read(pid: u32, namespace: Vec<u8>, reader: &mut FileReader) -> Self {
-        let mut table = Self {
-            namespace,
-            read_at: Instant::now(),
-            entries: Vec::new(),
-            is_complete: true,
-            waiting: OnceCell::new(),
-            children: (0, Vec::new()),
-        };
-        for name in ["net/tcp", "net/tcp6"] {
-            let read = reader.each_line(pid, name, MAX_TABLE_BYTES, &mut |line| {
-                if table.entries.len() < MAX_TABLE_ENTRIES {
-                    table.entries.extend(entry(line));
-                }
-            });
-            // A host without IPv6 has no tcp6.
-            table.is_complete &= read != Ok(false) && table.entries.len() < MAX_TABLE_ENTRIES;
-        }
-        table
+        let listed = list_sockets(pid, reader);
+        let tells_waits = listed.is_some();
+        let (sockets, is_complete) = listed.map_or_else(|| read_tables(pid, reader), |sockets| (sockets, true));
+        Self { namespace, read_at: Instant::now(), sockets, is_complete, tells_waits, children: (0, Vec::new()) }
     }
+}
+
+/// Reads the sockets from the tables in /proc, and returns whether these are all.
+fn read_tables(pid: u32, reader: &mut FileReader) -> (Vec<Socket>, bool) {
+    let (mut sockets, mut is_complete) = (Vec::new(), true);
+    for name in ["net/tcp", "net/tcp6"] {
+        let read = reader.each_line(pid, name, MAX_TABLE_BYTES, &mut |line| {
+            if sockets.len() < MAX_SOCKETS {
+                sockets.extend(socket(line));
+            }
+        });
+        // A host without IPv6 has no tcp6.
+        is_complete &= read != Ok(false) && sockets.len() < MAX_SOCKETS;
+    }
+    (sockets, is_complete)
 }
 
 impl SocketTables {
@@ -207,10 +197,11 @@ impl SocketTable {
     /// Adds the sockets with these inodes.
     fn count(&self, inodes: &[u64], sockets: &mut TcpSockets) {
         let mut connections = 0;
-        for entry in self.entries.iter().filter(|entry| inodes.contains(&entry.inode)) {
-            match entry.listening_port {
-                Some(port) => sockets.add_port(port),
-                None => connections += 1,
+        for socket in self.sockets.iter().filter(|socket| inodes.contains(&socket.inode)) {
+            if socket.is_listening {
+                sockets.add_port(socket.port);
+            } else {
+                connections += 1;
             }
         }
         sockets.connections = Some(connections).filter(|_| self.is_complete);
@@ -229,19 +220,17 @@ impl SocketTable {
     }
 
     /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
-    fn waiting(&self, pid: u32, inodes: &[u64], ports: &[u16], reader: &mut FileReader) -> Option<WaitingClients> {
-        let ask = || Some((waiting_clients(pid, reader)?, Instant::now()));
-        let (clients, asked_at) = self.waiting.get_or_init(ask).as_ref()?;
-        let passed = asked_at.elapsed();
-        let is_own = |client: &&WaitingClient| {
-            ports.contains(&client.port) && (client.inode == 0 || inodes.contains(&client.inode))
-        };
+    fn waiting(&self, inodes: &[u64], ports: &[u16]) -> Option<WaitingClients> {
+        let passed = self.read_at.elapsed();
         let mut waiting = WaitingClients::default();
-        for client in clients.iter().filter(is_own) {
-            waiting.count += 1;
-            waiting.longest = waiting.longest.max(client.waited + passed);
+        for socket in &self.sockets {
+            let is_own = ports.contains(&socket.port) && (socket.inode == 0 || inodes.contains(&socket.inode));
+            if let Some(waited) = socket.waited.filter(|_| is_own) {
+                waiting.count += 1;
+                waiting.longest = waiting.longest.max(waited + passed);
+            }
         }
-        Some(waiting)
+        self.tells_waits.then_some(waiting)
     }
 }
 
@@ -281,10 +270,8 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
         }
     }
     if !server.listening_ports.is_empty() {
-        let ask = |table: &mut SocketTable, reader: &mut FileReader| {
-            table.waiting(pid, &inodes, &server.listening_ports, reader)
-        };
-        sockets.waiting = tables.with(pid, &mut reader, ask).flatten();
+        let waiting = tables.with(pid, &mut reader, |table, _| table.waiting(&inodes, &server.listening_ports));
+        sockets.waiting = waiting.flatten();
     }
     Some(sockets)
 }
@@ -362,10 +349,10 @@ pub(crate) fn table_line(line: &[u8]) -> Option<TableLine<'_>> {
 }
 
 /// Parses a line of `/proc/net/tcp`.
-fn entry(line: &[u8]) -> Option<TableEntry> {
+fn socket(line: &[u8]) -> Option<Socket> {
     let line = table_line(line)?;
-    let listening_port = if line.state == LISTEN { Some(address(line.local)?.1) } else { None };
-    Some(TableEntry { inode: line.inode, listening_port })
+    let (_, port) = address(line.local)?;
+    Some(Socket { inode: line.inode, port, is_listening: line.state == LISTEN, waited: None })
 }
 
 /// Parses `0100007F:1F90`, or the same with 32 digits for IPv6. The kernel prints the address as 32-bit numbers in the
@@ -437,10 +424,10 @@ mod tests {
             "   2: 0100007F:1F90 0100007F:CCCB 06 00000000:00000000 03:00001214 00000000     0        0 0 3 0";
         let six = "   0: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000 \
                    00:00000000 00000000     0        0 18446744073709551615 1 0 100 0 0 10 0";
-        let read = |line: &str| entry(line.as_bytes()).map(|entry| (entry.inode, entry.listening_port));
-        assert_eq!(read(listens), Some((4711, Some(8080))));
-        assert_eq!(read(connected), Some((4712, None)));
-        assert_eq!(read(six), Some((u64::MAX, Some(22))));
+        let read = |line: &str| socket(line.as_bytes()).map(|socket| (socket.inode, socket.port, socket.is_listening));
+        assert_eq!(read(listens), Some((4711, 8080, true)));
+        assert_eq!(read(connected), Some((4712, 8080, false)));
+        assert_eq!(read(six), Some((u64::MAX, 22, true)));
         for line in [HEADER, closing, "", "0: 1 2", "0: x:y 0:0 0A a b c d e f", &listens[..60]] {
             assert_eq!(read(line), None, "{line}");
         }
@@ -517,6 +504,25 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_lists_the_sockets_of_the_tables() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let port = listener.local_addr().expect("an address").port();
+        let client = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        let (_server, _) = listener.accept().expect("accepts");
+        let (pid, mut reader) = (std::process::id(), FileReader::default());
+        let ports = [port, client.local_addr().expect("an address").port()];
+        let own = |sockets: Vec<Socket>| {
+            let own = sockets.into_iter().filter(|socket| ports.contains(&socket.port));
+            let mut own: Vec<_> = own.map(|socket| (socket.inode, socket.port, socket.is_listening)).collect();
+            own.sort_unstable();
+            own
+        };
+        let (printed, _) = read_tables(pid, &mut reader);
+        let listed = own(list_sockets(pid, &mut reader).expect("the kernel answers"));
+        assert_eq!((listed.len(), &listed), (3, &own(printed)));
+    }
+
+    #[test]
     fn processes_in_one_namespace_share_a_table_for_a_while() {
         let tables = SocketTables::default();
         let pid = std::process::id();
@@ -529,7 +535,7 @@ mod tests {
         let port = listener.local_addr().expect("an address").port();
         let knows = |tables: &SocketTables| {
             let tables = tables.0.lock().expect("not poisoned");
-            tables.iter().any(|table| table.entries.iter().any(|entry| entry.listening_port == Some(port)))
+            tables.iter().any(|table| table.sockets.iter().any(|socket| socket.port == port))
         };
         assert!(!knows(&tables), "the table is older than the socket");
         tables.0.lock().expect("not poisoned")[0].read_at -= TABLE_AGE;
