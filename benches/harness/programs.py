@@ -53,7 +53,7 @@ class Program:
 class Gpufleet(Program):
     name = title = "gpufleet"
     pattern = re.compile(r"(\d+)%\s+\d+/\d+G")
-    help = (b"?", "━ Keys ━", b"?")
+    help = (b"?", "━ Keys: ", b"q")
 
     def __init__(self, program):
         self.program = program
