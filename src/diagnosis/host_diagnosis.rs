@@ -554,6 +554,14 @@ impl HostDiagnosis {
         };
         let ended: Vec<ProcessTrack> =
             old.into_iter().flatten().filter(|track| !is_cut && !has_lost_gpu(track)).collect();
+        let least = (limits.job_ended.memory * 1_048_576.0) as u64;
+        for position in
+            ended.iter().filter(|track| track.memory_bytes >= Some(least)).flat_map(|track| &track.positions)
+        {
+            if let Some(gpu) = self.gpus.get_mut(*position) {
+                gpu.lost_process = true;
+            }
+        }
         // A job ends with its last process.
         let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| process.info.job == track.info.job);
         let all = || aligned.iter().chain(&ended);

@@ -170,6 +170,10 @@ fn is_task_worker(facts: &ProcessFacts) -> bool {
         if program.starts_with(RAY_TITLE) || TASK_WORKERS.contains(&base_name(program)) {
             return true;
         }
+        // The workers of a pool of MATLAB wait between two parallel loops, until the pool closes after its idle time.
+        if base_name(program) == "MATLAB" {
+            return arguments.iter().any(|argument| *argument == "-dmlworker");
+        }
         let mut runs = arguments.iter().skip_while(|argument| argument.starts_with('-') && *argument != "-m");
         match (base_name(program).starts_with("python"), runs.next()) {
             (true, Some(flag)) if *flag == "-m" => runs.next().is_some_and(|module| {
@@ -416,6 +420,7 @@ mod tests {
             "python -m dask_cuda.cli worker tcp://a:8786",
             "/usr/bin/python3 /usr/local/bin/rq worker gpu",
             "python -m celery worker",
+            "/opt/MATLAB/R2025a/bin/glnxa64/MATLAB -dmlworker -nodisplay -r distcomp_evaluate_filetask",
             "python -c import cryosparc_compute.run as run; run.run() --project P41 --job S3 rtp_worker",
             "python -c import cryosparc_compute.run as run; run.run() --project P31 --job J15 class_2D_streaming",
         ] {
@@ -427,6 +432,7 @@ mod tests {
             "python train.py --mode distributed",
             "python -u train.py celery",
             "python celery.py",
+            "/opt/MATLAB/R2025a/bin/glnxa64/MATLAB -desktop",
             "python -c import cryosparc_compute.run as run; run.run() --project P31 --job J212",
             "python -m torch.distributed.run train.py",
             "",

@@ -323,9 +323,13 @@ fn unreachable(
     sample_time: SampleTime,
 ) {
     let run = Run { since, covered: sample_time.t - since };
-    // Nobody waits for a host without work: its administrator may restart it.
+    // Nobody waits for a host without work: its administrator may restart it. Slurm switches hosts off that no job needs (its
+    // power_save), and tells its own administrator of those that do not come back.
+    let is_idle_in_slurm = !is_used && host.slurm_allocated_gpus().is_some_and(<[u32]>::is_empty);
     let escalation = if is_used {
         escalation(limits)
+    } else if is_idle_in_slurm {
+        Escalation::one(Severity::Info, limits.warn_after)
     } else {
         let patience = UNUSED_PATIENCE * limits.warn_after;
         Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, patience.max(limits.crit_after)))
@@ -639,23 +643,26 @@ mod tests {
 
     #[test]
     fn a_host_without_work_may_be_away_for_minutes() {
-        let mut tester = RuleTester::of(vec![gpus(0..1), gpus(0..1)], Thresholds::default());
-        let quiet = |tester: &mut RuleTester| TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] };
-        let test_sample = quiet(&mut tester);
-        tester.send(0, &test_sample, |_| {});
-        tester.send(1, &test_sample, |_| {});
-        tester.wait(10.0);
-        drop_link(&mut tester, 1);
-        let mut send = |seconds: f64| {
-            let end = tester.t + seconds;
-            while tester.t < end {
-                tester.send(0, &test_sample, |_| {});
-                tester.wait(10.0);
-            }
-            tester.firing()
+        let severities = |allocated: Option<Vec<u32>>| {
+            let mut tester = RuleTester::of(vec![gpus(0..1), gpus(0..1)], Thresholds::default());
+            let test_sample = TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] };
+            tester.send(0, &test_sample, |_| {});
+            tester.send(1, &test_sample, |snapshot| snapshot.host.slurm_allocated_gpus = allocated);
+            tester.wait(10.0);
+            drop_link(&mut tester, 1);
+            [240.0, 300.0, 3600.0].map(|seconds| {
+                let end = tester.t + seconds;
+                while tester.t < end {
+                    tester.send(0, &test_sample, |_| {});
+                    tester.wait(10.0);
+                }
+                let unreachable = tester.firing().into_iter().find(|(rule, _)| *rule == "host-unreachable");
+                unreachable.map(|(_, severity)| severity)
+            })
         };
-        assert_eq!(send(240.0), [("host-unreachable", "info")]);
-        assert_eq!(send(300.0), [("host-unreachable", "warn")]);
+        assert_eq!(severities(None), [Some("info"), Some("warn"), Some("warn")]);
+        assert_eq!(severities(Some(vec![0])), [Some("info"), Some("warn"), Some("warn")], "a job waits for it");
+        assert_eq!(severities(Some(vec![])), [Some("info"); 3], "Slurm may have switched it off");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{GpuTrack, LogTrack, ProcessTrack, gpu_positions, group_by_job};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::{JobKey, Process};
+use crate::fleet::{JobKey, Process, program_name};
 use crate::wire::{GpuProcessKind, Owner, Presence, ProcessFacts, ProcessState, Scope};
 
 /// A process that wrote or read this recently makes progress, in seconds.
@@ -289,8 +289,13 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         };
         is_unused || context.gpus.get(*position).is_some_and(waits)
     });
-    (is_idle || is_silent(context, process) || serves_nobody(process) || was_left_by_its_notebook(context, process))
-        && (is_worker || is_titled || process.lost_parent())
+    let is_stray = || {
+        is_silent(context, process)
+            || serves_nobody(process)
+            || was_left_by_its_notebook(context, process)
+            || runs_beside_its_successor(context, process)
+    };
+    (is_idle || is_stray()) && (is_worker || is_titled || process.lost_parent())
 }
 
 /// Whether a process is one of several ranks that a cell of a notebook started, whose kernel is gone: nobody gets their results.
@@ -301,6 +306,20 @@ fn was_left_by_its_notebook(context: &RuleContext, process: &ProcessTrack) -> bo
     };
     let is_like = |other: &&ProcessTrack| other.key != process.key && other.info.command == process.info.command;
     is_left(process) && context.processes.iter().filter(is_like).any(is_left)
+}
+
+/// Whether a process that lost its launcher computes beside a later run of its program on one of its GPUs: who started that one
+/// took it for ended.
+fn runs_beside_its_successor(context: &RuleContext, process: &ProcessTrack) -> bool {
+    let uid = process.info.facts.as_ref().and_then(|facts| facts.uid);
+    let is_successor = |other: &ProcessTrack| {
+        program_name(&other.info.command) == program_name(&process.info.command)
+            && other.key.start_ticks > process.key.start_ticks
+            && !other.lost_parent()
+            && other.belongs_to(uid)
+            && other.positions.iter().any(|position| process.positions.contains(position))
+    };
+    process.lost_parent_late() && process.parent == Some(1) && context.processes.iter().any(is_successor)
 }
 
 /// Whether a process listens for the program that started it, and nobody is connected any more: a simulator outlives its trainer.
@@ -335,6 +354,9 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
         let of_notebook = members.iter().all(|process| was_left_by_its_notebook(context, process));
         let what = match since.reduce(f64::min).filter(|_| is_busy) {
             _ if is_busy && of_notebook => "computes for a notebook whose kernel is gone".to_owned(),
+            _ if is_busy && members.iter().all(|process| runs_beside_its_successor(context, process)) => {
+                "computes beside a later run of the same program".to_owned()
+            }
             Some(silent) => format!("has written no log for {}, keeps its GPUs busy", duration(silent)),
             None if is_busy && members.iter().all(|process| serves_nobody(process)) => {
                 format!("has served nobody for {}, keeps its GPUs busy", duration(lasted))
@@ -349,11 +371,6 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
         let pids: Vec<String> = members.iter().map(|process| process.key.pid.to_string()).collect();
         process_details(context, job, members, sentence, format!("kill {}", pids.join(" ")))
     });
-}
-
-/// Whether a job that used this GPU has ended: memory without a process that remains was not released.
-fn was_left_behind(context: &RuleContext, position: usize) -> bool {
-    context.host_track.ended.iter().any(|ended| ended.positions.contains(&position))
 }
 
 fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
@@ -403,7 +420,8 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
         (_, Some(_)) => Severity::Warn,
         // Contexts and libraries of visible processes use memory that the driver does not count as theirs.
         (None, None) if visible().next().is_some() => return,
-        (None, None) if was_left_behind(context, position) => Severity::Warn,
+        // Memory that an ended process did not release.
+        (None, None) if gpu.lost_process => Severity::Warn,
         (None, None) => Severity::Info,
     };
     let confidence = if hidden.is_some() { Confidence::Suspected } else { Confidence::Likely };

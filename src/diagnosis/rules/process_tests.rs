@@ -278,6 +278,41 @@ fn ranks_of_a_notebook_whose_kernel_is_gone_are_orphans_although_they_compute() 
 }
 
 #[test]
+fn a_run_that_lost_its_launcher_is_an_orphan_beside_a_later_run_of_its_program() {
+    let finding = |script: &'static str, position: u16| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        let sample = |tester: &mut RuleTester, parent: u32, name: &str, has_next: bool| {
+            let run = |pid: u32, parent: u32, name: &str, script: &str| {
+                let mut run = worker(pid, parent, name);
+                let trial = format!("--trial={pid}");
+                run.facts.argv = ["python", script, &trial].map(Into::into).to_vec();
+                run.reading.cpu_percent = Some(100.0);
+                run
+            };
+            let mut next = run(8, 90, "wandb", script);
+            (next.facts.start_ticks, next.reading.start_ticks) = (Some(9_000_000), Some(9_000_000));
+            next.gpus[0].gpu = Some(position);
+            let mut processes = vec![run(7, parent, name, "train_unet.py")];
+            processes.extend(has_next.then_some(next));
+            let is_used = has_next && position == 1;
+            let other = if is_used { tester.gpu(97, 400.0, 35, 40) } else { used(tester, 0, 0) };
+            TestSample { gpus: vec![tester.gpu(97, 400.0, 35, 40), other], processes }
+        };
+        tester.run(600.0, |tester, _| sample(tester, 6, "wandb", false));
+        tester.run(700.0, |tester, _| sample(tester, 1, "systemd", false));
+        assert_eq!(tester.fired(), [], "its owner may let it run");
+        tester.run(700.0, |tester, _| sample(tester, 1, "systemd", true));
+        let fires = tester.firing().contains(&("orphan-holding-gpu", "warn"));
+        fires.then(|| tester.finding("orphan-holding-gpu").sentence.to_string())
+    };
+    let sentence = finding("train_unet.py", 0).expect("an orphan");
+    let expected = " lost its parent, computes beside a later run of the same program and holds 10 GiB of GPU memory";
+    assert!(sentence.ends_with(expected), "{sentence}");
+    assert_eq!(finding("train_unet.py", 1), None, "on another GPU");
+    assert_eq!(finding("evaluate.py", 0), None, "another program");
+}
+
+#[test]
 fn a_simulator_that_outlives_its_trainer_is_an_orphan_although_it_renders() {
     let finding = |port: Option<u16>, connections: u32| {
         let mut tester = RuleTester::new(gpus(0..1));
@@ -420,6 +455,22 @@ fn memory_that_an_ended_job_left_behind_warns() {
         processes: vec![process(7, "python train.py", &[(0, 40)])],
     });
     tester.run(400.0, |tester, _| TestSample { gpus: vec![used(tester, 0, 38)], processes: vec![] });
+    assert!(tester.firing().contains(&("ghost-memory", "warn")), "{:?}", tester.firing());
+}
+
+#[test]
+fn memory_of_one_ended_rank_warns_although_its_job_goes_on() {
+    let mut tester = RuleTester::new(gpus(0..2));
+    let ranks =
+        |count: usize| [(7, 0), (8, 1)].map(|(pid, gpu)| process(pid, "mpirun x", &[(gpu, 40)]))[..count].to_vec();
+    tester.run(900.0, |tester, _| TestSample {
+        gpus: vec![used(tester, 97, 40), used(tester, 97, 40)],
+        processes: ranks(2),
+    });
+    tester.run(400.0, |tester, _| TestSample {
+        gpus: vec![used(tester, 97, 40), used(tester, 0, 38)],
+        processes: ranks(1),
+    });
     assert!(tester.firing().contains(&("ghost-memory", "warn")), "{:?}", tester.firing());
 }
 

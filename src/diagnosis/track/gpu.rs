@@ -71,6 +71,8 @@ pub(crate) struct GpuTrack {
     pub(crate) error: Option<DriverErrorKind>,
     /// The readings are current: there is no error and no blocked call.
     pub(crate) is_readable: bool,
+    /// A process that held much memory on it has ended, alone or with its job.
+    pub(crate) lost_process: bool,
     pub(crate) utilization: Option<u8>,
     pub(crate) memory_utilization: Option<u8>,
     pub(crate) power: Option<f32>,
