@@ -286,8 +286,8 @@ rules! {
                 to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
                 launcher, power as low as that of a spin is enough; and a worker that lost its launcher more than 5 \
                 min after its start counts whatever its GPUs do once its log has been silent for 20 min, while it \
-                listens on a port to which nobody is connected, or if it is one of several ranks of a notebook whose \
-                kernel is gone.",
+                listens on a port to which nobody is connected, beside a later run of its program on its GPU, or if \
+                it is one of several ranks of a notebook whose kernel is gone.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -301,7 +301,7 @@ rules! {
         short: "memory without a process",
         topic: Job,
         fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 min. \
-                Info if the holder is hidden or unknown, warn if the holder is gone or a job ended on this GPU, critical \
+                Info if the holder is hidden or unknown, warn if the holder is gone or a process ended on this GPU, critical \
                 if the GPU is at 90 % or more without a process, with any amount of memory; info if it draws the power \
                 of work and the driver has never listed a process on this host, as under WSL.",
         means: "A process died and the driver did not release its memory, or the memory belongs to a container or a \
@@ -839,7 +839,8 @@ rules! {
         short: "host not reachable",
         topic: Host,
         fires: "The connection is lost for 90 s (warn) or 5 min (critical). A host on which no program used a GPU is \
-                info first and warns after 7.5 min. Three or more hosts, or all hosts, that are lost within 10 s of \
+                info first and warns after 7.5 min, unless Slurm had allocated none of its GPUs: Slurm may have switched it \
+                off. Three or more hosts, or all hosts, that are lost within 10 s of \
                 each other are one finding.",
         means: "The host, its network or something in between is down. If many are lost at once: a bastion, a \
                switch, or the network of this computer.",
