@@ -91,8 +91,8 @@ columns! {
     /// Time since the last write to the regular file behind stdout or stderr, read every 30 s; own processes only. On a
     /// network file system, which is never queried, it is the time for which the file has not grown.
     log_age_seconds: f64,
-    /// Established TCP connections, up to 90 s old; own processes only. `/proc/PID/net/tcp` and `tcp6`, of the sockets in
-    /// `/proc/PID/fd`. Absent until they were read.
+    /// Established TCP connections, up to 90 s old; own processes only. sock_diag(7), else `/proc/PID/net/tcp` and `tcp6`, of the
+    /// sockets in `/proc/PID/fd`. Absent until they were read.
     established_connections: u32,
     /// Clients that wait for an answer: connections, to a port on which it or its front end listens, that received data after
     /// the last data were sent on them. The front end are its ancestors up to the first shell, and the children of its parent.
