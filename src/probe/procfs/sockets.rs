@@ -139,8 +139,18 @@ struct SocketTable {
     is_complete: bool,
     /// The kernel told which clients wait.
     tells_waits: bool,
-    /// The parent whose children were looked at last, and the inodes of their sockets: the ranks of a job have one parent.
-    children: (u32, Vec<u64>),
+    /// The front end that was looked at last, and the children of a parent. The ranks of a job have the same ones.
+    front_end: Relatives,
+    children: Relatives,
+}
+
+/// The sockets of processes that may answer the clients of another one.
+#[derive(Debug, Default)]
+struct Relatives {
+    /// The ancestors, or the parent of the children.
+    of: Vec<u32>,
+    inodes: Vec<u64>,
+    listening_ports: Vec<u16>,
 }
 
 impl SocketTable {
@@ -148,7 +158,8 @@ impl SocketTable {
         let listed = list_sockets(pid, reader);
         let tells_waits = listed.is_some();
         let (sockets, is_complete) = listed.map_or_else(|| read_tables(pid, reader), |sockets| (sockets, true));
-        Self { namespace, read_at: Instant::now(), sockets, is_complete, tells_waits, children: (0, Vec::new()) }
+        let (front_end, children) = (Relatives::default(), Relatives::default());
+        Self { namespace, read_at: Instant::now(), sockets, is_complete, tells_waits, front_end, children }
     }
 }
 
@@ -207,16 +218,23 @@ impl SocketTable {
         sockets.connections = Some(connections).filter(|_| self.is_complete);
     }
 
-    /// Reads the sockets of the children of a process, unless they were the last ones that were read.
-    fn look_at_children(&mut self, parent: u32, reader: &mut FileReader) {
-        if self.children.0 != parent {
-            self.children = (parent, Vec::new());
-            let list = children(parent, reader);
-            for child in list.split_ascii_whitespace().take(MAX_CHILDREN) {
-                let inodes = child.parse().ok().and_then(|child| socket_inodes(child, MAX_DESCRIPTORS, reader));
-                self.children.1.extend(inodes.unwrap_or_default());
+    /// Looks at the sockets of the front end of a process, or at those of the children of its parent, which is the first of
+    /// `front_end`.
+    fn relatives(&mut self, are_children: bool, front_end: &[u32], reader: &mut FileReader) -> &Relatives {
+        let of = if are_children { &front_end[..front_end.len().min(1)] } else { front_end };
+        let known = if are_children { &self.children } else { &self.front_end };
+        if known.of != of {
+            let pids = if are_children { children(of, reader) } else { of.to_vec() };
+            let mut inodes = Vec::new();
+            for pid in pids {
+                inodes.extend(socket_inodes(pid, MAX_DESCRIPTORS, reader).unwrap_or_default());
             }
+            let mut sockets = TcpSockets::default();
+            self.count(&inodes, &mut sockets);
+            let relatives = Relatives { of: of.to_vec(), inodes, listening_ports: sockets.listening_ports };
+            *(if are_children { &mut self.children } else { &mut self.front_end }) = relatives;
         }
+        if are_children { &self.children } else { &self.front_end }
     }
 
     /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
@@ -245,22 +263,15 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
         tables.with(pid, &mut reader, |table, _| table.count(&inodes, &mut sockets));
     }
     let mut server = TcpSockets { listening_ports: sockets.listening_ports.clone(), ..TcpSockets::default() };
-    for other in front_end {
-        let more = socket_inodes(*other, MAX_DESCRIPTORS, &mut reader).unwrap_or_default();
-        if !more.is_empty() {
-            tables.with(pid, &mut reader, |table, _| table.count(&more, &mut server));
-            inodes.extend(more);
+    for are_children in [false, true] {
+        // A router answers for the workers that its launcher started beside it.
+        if !front_end.is_empty() && (!are_children || server.listening_ports.is_empty()) {
+            tables.with(pid, &mut reader, |table, reader| {
+                let relatives = table.relatives(are_children, front_end, reader);
+                relatives.listening_ports.iter().for_each(|port| server.add_port(*port));
+                inodes.extend_from_slice(&relatives.inodes);
+            });
         }
-    }
-    // A router answers for the workers that its launcher started beside it.
-    if server.listening_ports.is_empty()
-        && let Some(parent) = front_end.first()
-    {
-        tables.with(pid, &mut reader, |table, reader| {
-            table.look_at_children(*parent, reader);
-            table.count(&table.children.1, &mut server);
-            inodes.extend_from_slice(&table.children.1);
-        });
     }
     if !server.listening_ports.is_empty() {
         let environment = reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok();
@@ -276,17 +287,19 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
     Some(sockets)
 }
 
-/// The pids of the children that a process has started, with spaces between them (`/proc/PID/task/TID/children`, with
-/// CONFIG_PROC_CHILDREN).
-fn children(pid: u32, reader: &mut FileReader) -> String {
-    let mut children = String::new();
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return children };
+/// The pids of the first children that a process has started (`/proc/PID/task/TID/children`, with CONFIG_PROC_CHILDREN).
+fn children(of: &[u32], reader: &mut FileReader) -> Vec<u32> {
+    let mut children = Vec::new();
+    let Some(Ok(threads)) = of.first().map(|pid| std::fs::read_dir(format!("/proc/{pid}/task"))) else {
+        return children;
+    };
     for thread in threads.flatten().take(MAX_CHILDREN) {
         let Some(thread) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let list = reader.read_thread(pid, thread, "children", 4096).ok();
-        children.push_str(list.and_then(|list| std::str::from_utf8(list).ok()).unwrap_or_default());
-        children.push(' ');
+        let list = reader.read_thread(of[0], thread, "children", 4096).ok();
+        let list = list.and_then(|list| std::str::from_utf8(list).ok()).unwrap_or_default();
+        children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
     }
+    children.truncate(MAX_CHILDREN);
     children
 }
 
