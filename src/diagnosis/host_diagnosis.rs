@@ -525,10 +525,10 @@ impl HostDiagnosis {
         let same = |(track, process): (&ProcessTrack, &Process)| is_same_process(track, process);
         // Both lists are ordered by pid and usually equal.
         let has_moved = self.processes.len() != count || !self.processes.iter().zip(host.processes()).all(same);
-        if has_moved {
-            self.align_processes(host, limits, before, sample_time);
-        }
         let held_bytes = (limits.job_ended.memory * 1_048_576.0) as u64;
+        if has_moved {
+            self.align_processes(host, limits, before, held_bytes, sample_time);
+        }
         let mut has_changed = has_moved;
         for (track, process) in self.processes.iter_mut().zip(host.processes()) {
             has_changed |= !Arc::ptr_eq(&track.info, &process.info) || track.is_stale != process.is_stale;
@@ -540,7 +540,14 @@ impl HostDiagnosis {
     }
 
     /// Brings the process tracks into the order of the host, adds new ones, and records jobs whose last process ended.
-    fn align_processes(&mut self, host: &Host, limits: &Thresholds, before: &[SafeText], sample_time: SampleTime) {
+    fn align_processes(
+        &mut self,
+        host: &Host,
+        limits: &Thresholds,
+        before: &[SafeText],
+        held_bytes: u64,
+        sample_time: SampleTime,
+    ) {
         let mut old: Vec<Option<ProcessTrack>> = std::mem::take(&mut self.processes).into_iter().map(Some).collect();
         let aligned = host.processes().take(MAX_PROCESSES).map(|process| {
             let found = old.iter_mut().find(|slot| slot.as_ref().is_some_and(|track| is_same_process(track, process)));
@@ -554,9 +561,8 @@ impl HostDiagnosis {
         };
         let ended: Vec<ProcessTrack> =
             old.into_iter().flatten().filter(|track| !is_cut && !has_lost_gpu(track)).collect();
-        let least = (limits.job_ended.memory * 1_048_576.0) as u64;
         for position in
-            ended.iter().filter(|track| track.memory_bytes >= Some(least)).flat_map(|track| &track.positions)
+            ended.iter().filter(|track| track.memory_bytes >= Some(held_bytes)).flat_map(|track| &track.positions)
         {
             if let Some(gpu) = self.gpus.get_mut(*position) {
                 gpu.lost_process = true;

@@ -140,8 +140,7 @@ struct SocketTable {
     /// The kernel told which clients wait.
     tells_waits: bool,
     /// The front end that was looked at last, and the children of a parent. The ranks of a job have the same ones.
-    front_end: Relatives,
-    children: Relatives,
+    relatives: [Relatives; 2],
 }
 
 /// The sockets of processes that may answer the clients of another one.
@@ -158,8 +157,7 @@ impl SocketTable {
         let listed = list_sockets(pid, reader);
         let tells_waits = listed.is_some();
         let (sockets, is_complete) = listed.map_or_else(|| read_tables(pid, reader), |sockets| (sockets, true));
-        let (front_end, children) = (Relatives::default(), Relatives::default());
-        Self { namespace, read_at: Instant::now(), sockets, is_complete, tells_waits, front_end, children }
+        Self { namespace, read_at: Instant::now(), sockets, is_complete, tells_waits, relatives: Default::default() }
     }
 }
 
@@ -222,19 +220,21 @@ impl SocketTable {
     /// `front_end`.
     fn relatives(&mut self, are_children: bool, front_end: &[u32], reader: &mut FileReader) -> &Relatives {
         let of = if are_children { &front_end[..front_end.len().min(1)] } else { front_end };
-        let known = if are_children { &self.children } else { &self.front_end };
-        if known.of != of {
-            let pids = if are_children { children(of, reader) } else { of.to_vec() };
+        let place = usize::from(are_children);
+        if self.relatives[place].of != of {
+            let pids = match of {
+                [parent] if are_children => children(*parent, reader),
+                _ => of.to_vec(),
+            };
             let mut inodes = Vec::new();
             for pid in pids {
                 inodes.extend(socket_inodes(pid, MAX_DESCRIPTORS, reader).unwrap_or_default());
             }
             let mut sockets = TcpSockets::default();
             self.count(&inodes, &mut sockets);
-            let relatives = Relatives { of: of.to_vec(), inodes, listening_ports: sockets.listening_ports };
-            *(if are_children { &mut self.children } else { &mut self.front_end }) = relatives;
+            self.relatives[place] = Relatives { of: of.to_vec(), inodes, listening_ports: sockets.listening_ports };
         }
-        if are_children { &self.children } else { &self.front_end }
+        &self.relatives[place]
     }
 
     /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
@@ -288,14 +288,12 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
 }
 
 /// The pids of the first children that a process has started (`/proc/PID/task/TID/children`, with CONFIG_PROC_CHILDREN).
-fn children(of: &[u32], reader: &mut FileReader) -> Vec<u32> {
+fn children(pid: u32, reader: &mut FileReader) -> Vec<u32> {
     let mut children = Vec::new();
-    let Some(Ok(threads)) = of.first().map(|pid| std::fs::read_dir(format!("/proc/{pid}/task"))) else {
-        return children;
-    };
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return children };
     for thread in threads.flatten().take(MAX_CHILDREN) {
         let Some(thread) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let list = reader.read_thread(of[0], thread, "children", 4096).ok();
+        let list = reader.read_thread(pid, thread, "children", 4096).ok();
         let list = list.and_then(|list| std::str::from_utf8(list).ok()).unwrap_or_default();
         children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
     }
