@@ -124,6 +124,12 @@ impl ChildProcess {
         }
     }
 
+    /// Returns its deadline, which is later than asked for if the start had to wait, as on a busy machine of tests.
+    #[cfg(test)]
+    pub(super) const fn deadline(&self) -> f64 {
+        self.deadline
+    }
+
     /// Returns the beginning of its standard error, after [`ChildStatus::Failed`].
     pub(super) fn error_output(&mut self) -> String {
         let pipe = self.child.as_mut().and_then(|child| child.stderr.take());
@@ -254,13 +260,14 @@ mod tests {
         let mut slow = start("exec sleep 600");
         pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
         assert_eq!(slow.poll(4.9), ChildStatus::Running);
-        assert_eq!(slow.poll(5.0), ChildStatus::TimedOut);
+        let timeout = slow.deadline();
+        assert_eq!(slow.poll(timeout), ChildStatus::TimedOut);
         // The child can be killed, so it ends soon.
         let deadline = Instant::now() + Duration::from_secs(30);
-        while slow.poll(6.0) == ChildStatus::TimedOut && Instant::now() < deadline {
+        while slow.poll(timeout) == ChildStatus::TimedOut && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        assert_eq!(slow.poll(6.0), ChildStatus::Failed);
+        assert_eq!(slow.poll(timeout), ChildStatus::Failed);
         let missing = ProgramPath::new(|| find_program("no-such-program-anywhere", &["/bin"]));
         assert_eq!(
             outcome(&mut ChildProcess::start(&pool, &missing, &[], 0.0, 1.0).unwrap(), 0.0),

@@ -311,8 +311,10 @@ mod tests {
         assert_eq!(filesystems.advance(0.0, false, no_directories()), []);
         filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
         assert_eq!(filesystems.advance(4.9, true, no_directories()), [], "the query has not timed out");
-        let silent = filesystems.advance(5.0, false, no_directories());
-        assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(5.0), Some(1)));
+        let query = filesystems.queries[0].child.as_ref();
+        let first = query.expect("is in progress").deadline();
+        let silent = filesystems.advance(first, false, no_directories());
+        assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(first as f32), Some(1)));
         assert_eq!((silent[0].total_bytes, &*silent[0].mount_point), (None, "/home"));
         // Replace the child by one that ends only when killed, like a process that hangs in a dead mount.
         let child = filesystems.queries[0].child.take();
@@ -320,9 +322,10 @@ mod tests {
         filesystems.queries[0].child = ChildProcess::start(&filesystems.pool, &sleep, &["600"], 0.0, 5.0);
         drop(child);
         filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
-        assert_eq!(filesystems.advance(14.9, false, no_directories()), []);
-        let silent = filesystems.advance(15.0, false, no_directories());
-        assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(15.0), Some(2)));
+        let retry = first + RETRY_SILENT_SECONDS;
+        assert_eq!(filesystems.advance(retry - 0.1, false, no_directories()), []);
+        let silent = filesystems.advance(retry, false, no_directories());
+        assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(retry as f32), Some(2)));
         let queries = std::fs::read_to_string(folder.path().join("stat.calls")).unwrap_or_default();
         assert!(queries.lines().count() <= 1, "{queries}");
     }

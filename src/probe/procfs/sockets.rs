@@ -519,11 +519,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let port = listener.local_addr().expect("an address").port();
         let client = TcpStream::connect(("127.0.0.1", port)).expect("connects");
-        let (_server, _) = listener.accept().expect("accepts");
+        let (server, _) = listener.accept().expect("accepts");
         let (pid, mut reader) = (std::process::id(), FileReader::default());
-        let ports = [port, client.local_addr().expect("an address").port()];
+        // Sockets of other tests may have the same ports.
+        let inodes = [rustix::fs::fstat(&listener), rustix::fs::fstat(&client), rustix::fs::fstat(&server)];
+        let inodes = inodes.map(|file| file.expect("a descriptor").st_ino);
         let own = |sockets: Vec<Socket>| {
-            let own = sockets.into_iter().filter(|socket| ports.contains(&socket.port));
+            let own = sockets.into_iter().filter(|socket| inodes.contains(&socket.inode));
             let mut own: Vec<_> = own.map(|socket| (socket.inode, socket.port, socket.is_listening)).collect();
             own.sort_unstable();
             own
