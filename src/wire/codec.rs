@@ -65,9 +65,7 @@ impl std::error::Error for CodecError {}
 /// # Errors
 /// If a value cannot be encoded as JSON, which does not happen with the types of this module.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, serde_json::Error> {
-    // Large enough for a usual snapshot. A smaller buffer would be copied each time it doubles.
-    let mut line = Vec::with_capacity(8 * 1024);
-    serde_json::to_writer(&mut line, value)?;
+    let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     Ok(line)
 }
