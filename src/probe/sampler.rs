@@ -17,6 +17,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Readings that rarely change are read in the first sample and in every tenth one after it.
 const SLOW_READINGS_EVERY: u64 = 10;
+/// How long after its start a service leaves out sockets, file systems and other programs. A controller starts many probes at
+/// once, and the machine may serve several of them, as behind a jump host.
+const START_SECONDS: f64 = 2.0;
 
 /// All sources of readings, and the state kept between samples.
 pub(crate) struct Sampler {
@@ -115,13 +118,16 @@ impl Sampler {
             boot_unix_seconds: self.host.boot_unix_seconds(),
             unix_seconds: wall_unix_ms / 1000,
             forks: self.host.forks(),
+            is_starting: now < START_SECONDS && interval_seconds.is_some(),
         };
         let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
         self.processes.resolve_owner_names(&mut self.external);
         let (processes, facts) = self.processes.sample(on_gpus, context, &mut self.reader, &mut self.users);
         self.external.slurm_jobs_on_gpus(self.processes.slurm_jobs());
         self.external.slurm_jobs_left(&self.processes.take_ended_slurm_jobs(), now);
-        self.external.advance(now, resend, self.processes.working_directories(), &mut host);
+        if !context.is_starting {
+            self.external.advance(now, resend, self.processes.working_directories(), &mut host);
+        }
         let health: Vec<_> = if devices.iter().any(|device| device.health.is_some()) {
             devices.iter().map(|device| device.health.clone().unwrap_or_default()).collect()
         } else {

@@ -75,11 +75,13 @@ impl FileReader {
     /// at a time, so that a short read is not the end.
     pub(crate) fn read_long(&mut self, pid: u32, name: &str, limit: usize) -> Result<&[u8], Errno> {
         let file = self.open_process(pid, name)?;
-        self.bytes.clear();
         self.filled = 0;
         while self.filled < limit {
-            self.bytes.resize(limit.min(self.filled + 4096), 0);
-            match rustix::io::read(&file, &mut self.bytes[self.filled..]) {
+            let end = limit.min(self.filled + 4096);
+            if self.bytes.len() < end {
+                self.bytes.resize(end, 0);
+            }
+            match rustix::io::read(&file, &mut self.bytes[self.filled..end]) {
                 Ok(0) => break,
                 Ok(count) => self.filled += count,
                 Err(Errno::INTR) => {}

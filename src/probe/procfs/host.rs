@@ -50,6 +50,8 @@ pub(crate) struct SampleContext {
     pub(crate) unix_seconds: i64,
     /// Fork counters, at most [`REFRESH_SECONDS`] old.
     pub(crate) forks: Option<Forks>,
+    /// The first samples of a service leave out what takes long and is not on a screen at once, so that all hosts appear soon.
+    pub(crate) is_starting: bool,
 }
 
 /// Interfaces and disks are searched for in the first slow sample and then in every 30th.

@@ -52,8 +52,10 @@ pub(super) struct TrackedProcess {
     /// process hangs in the kernel with its memory lock held; it is not repeated meanwhile.
     command_read: Option<Pending<Option<CommandLine>>>,
     lineage_read: Option<Pending<Lineage>>,
-    /// The ancestors' command lines must be read.
+    /// The ancestors and their command lines must be read.
     lineage_due: bool,
+    /// The ancestors have been read since the parent changed.
+    lineage_is_known: bool,
     /// Number of samples for which a job id lookup has waited for the lineage.
     job_id_waits: u8,
     outer_ancestors: OuterAncestors,
@@ -136,7 +138,9 @@ impl TrackedProcess {
         let refresh_stat = plan.refresh_stat
             || self.command_read.as_ref().is_some_and(Pending::is_ready)
             || self.lineage_read.as_ref().is_some_and(Pending::is_ready)
-            || self.sockets.is_ready();
+            || self.sockets.is_ready()
+            || self.awaits_lineage()
+            || self.awaits_sockets(plan.context);
         if let Some((fields, _)) = self.stat_fields
             && !plan.read_cpu_clock
             && !refresh_stat
@@ -221,21 +225,28 @@ impl TrackedProcess {
         let has_run = cpu_nanoseconds.is_none() || self.facts_cpu_clock != cpu_nanoseconds;
         let refresh_facts =
             is_new || renamed || parent_changed || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
+        if is_alive && self.awaits_lineage() {
+            // The read in the background has not returned: without the command lines, it cannot block.
+            let lineage = Lineage::read(reader, pid, self.parent, false);
+            self.set_lineage(lineage);
+        }
         if is_alive && refresh_facts {
             self.refresh_facts(plan, is_new || renamed || parent_changed, is_new || parent_changed, reader);
             self.start_reads(pid, &background.pool);
             self.facts_cpu_clock = cpu_nanoseconds;
         }
+        let mut read_sockets = self.awaits_sockets(context);
         if self.is_own && (refresh_facts || plan.refresh_stat) {
             let thread = self.blocked_thread.or(self.is_idle().then_some(pid));
             let has_run = is_alive && (cpu_nanoseconds.is_none() || self.io_cpu_clock != cpu_nanoseconds);
             self.own_details.read_activity(pid, has_run, thread, context, reader);
-            if has_run || (is_alive && self.sockets.is_server()) {
-                let front_end = self.facts.ancestors.iter().filter(|ancestor| !is_root_process(ancestor));
-                let front_end = front_end.map(|ancestor| ancestor.pid);
-                self.sockets.start(pid, front_end, context.now, &background.socket_tables, &background.pool);
-            }
+            read_sockets |= has_run || (is_alive && self.sockets.is_server());
             self.io_cpu_clock = cpu_nanoseconds;
+        }
+        if read_sockets && self.lineage_is_known && !context.is_starting {
+            let front_end = self.facts.ancestors.iter().filter(|ancestor| !is_root_process(ancestor));
+            let front_end = front_end.map(|ancestor| ancestor.pid);
+            self.sockets.start(pid, front_end, context.now, &background.socket_tables, &background.pool);
         }
         self.update_reading(plan, fields, cpu_seconds)
     }
@@ -273,6 +284,17 @@ impl TrackedProcess {
             age_seconds: context.uptime_seconds.map(|uptime| round_to_tenth((uptime - started).max(0.0))),
             ..ProcessReading::default()
         }
+    }
+
+    /// Whether its sockets were left out at the start.
+    fn awaits_sockets(&self, context: SampleContext) -> bool {
+        let is_zombie = self.state == Some(ProcessState::Zombie);
+        !context.is_starting && self.is_own && self.lineage_is_known && self.sockets.is_new() && !is_zombie
+    }
+
+    /// Whether its ancestors are not known although a read of them has been started.
+    fn awaits_lineage(&self) -> bool {
+        !self.lineage_is_known && self.state.is_some_and(|state| state != ProcessState::Zombie)
     }
 
     /// Whether a thread may hang unnoticed: the leader neither runs nor sleeps normally, or the process gains no CPU
@@ -365,10 +387,8 @@ impl TrackedProcess {
             self.command_read = None;
         }
         if parents {
-            let lineage = Lineage::read(reader, pid, self.parent, false);
-            self.set_lineage(lineage);
             // A read in progress is of the previous ancestors.
-            (self.lineage_read, self.lineage_due) = (None, true);
+            (self.lineage_read, self.lineage_due, self.lineage_is_known) = (None, true, false);
         }
         if self.is_own {
             self.unsent |= self.own_details.refresh(pid, plan.context, &mut self.facts, reader);
@@ -442,6 +462,7 @@ impl TrackedProcess {
 
     fn set_lineage(&mut self, lineage: Lineage) {
         (self.facts.ancestors, self.outer_ancestors) = (lineage.ancestors, lineage.outer_ancestors);
+        self.lineage_is_known = true;
         let is_known = matches!(self.facts.owner, Some(Owner::Slurm { .. }))
             && matches!(&lineage.owner, Some(Owner::Slurm { job, .. }) if is_sluid(job));
         // A job id is better than its SLUID.

@@ -376,6 +376,7 @@ mod tests {
             boot_unix_seconds: Some(1_700_000_000),
             unix_seconds: 1_700_000_100,
             forks: None,
+            is_starting: false,
         }
     }
 
@@ -384,6 +385,7 @@ mod tests {
         reader: FileReader,
         users: UserNames,
         now: f64,
+        is_starting: bool,
     }
 
     impl Fixture {
@@ -393,6 +395,7 @@ mod tests {
                 reader: FileReader::default(),
                 users: UserNames::default(),
                 now: 0.0,
+                is_starting: false,
             }
         }
 
@@ -404,7 +407,7 @@ mod tests {
             self.now += 1.0;
             self.processes.sample(
                 pids.iter().map(|&pid| (pid, None)),
-                context(self.now),
+                SampleContext { is_starting: self.is_starting, ..context(self.now) },
                 &mut self.reader,
                 &mut self.users,
             )
@@ -442,8 +445,7 @@ mod tests {
         let (readings, facts) = fixture.sample(&[child.id()]);
         assert_eq!((readings[0].presence, readings[0].cpu_percent), (Some(Presence::Visible), None));
         assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
-        assert_eq!(facts[0].ancestors[0].pid, std::process::id());
-        // The command is part of the first sample, unless the machine is so busy that the time limit passes.
+        // The command and the ancestors are part of the first sample, unless the machine is so busy that the time limit passes.
         assert!(facts[0].argv.is_empty() || facts[0].argv == ["sleep", "600"], "{facts:?}");
         fixture.users.wait_until_resolved(Duration::from_secs(30));
         fixture.wait_until_idle();
@@ -451,6 +453,7 @@ mod tests {
         assert!(readings[0].cpu_percent.is_some(), "two samples give a percentage");
         assert!(facts[0].user.is_some(), "{facts:?}");
         assert_eq!(facts[0].argv, ["sleep", "600"]);
+        assert_eq!(facts[0].ancestors[0].pid, std::process::id());
         assert!(!facts[0].ancestors[0].argv.is_empty());
         // Within a minute the facts are not sent again.
         for _ in 0..60 {
@@ -466,15 +469,35 @@ mod tests {
     }
 
     #[test]
+    fn sockets_are_read_after_the_start() {
+        let mut child = start_sleep();
+        let mut fixture = Fixture::new();
+        let mut connections = |is_starting| {
+            fixture.is_starting = is_starting;
+            let (readings, _) = fixture.sample(&[child.id()]);
+            fixture.wait_until_idle();
+            readings[0].established_connections
+        };
+        assert_eq!([true, true, true, false].map(&mut connections), [None; 4]);
+        assert_eq!(connections(false), Some(0));
+        child.kill().expect("is killed");
+        child.wait().expect("has ended");
+    }
+
+    #[test]
     fn a_process_whose_command_cannot_be_read_is_shown_without_it() {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
         let release = block(&fixture.processes.background.pool, MAX_THREADS);
+        let mut ancestors = Vec::new();
         for _ in 0..1000 {
             let (readings, facts) = fixture.sample(&[child.id()]);
             assert_eq!(readings[0].presence, Some(Presence::Visible));
             assert!(facts.iter().all(|facts| facts.argv.is_empty() && facts.name.as_deref() == Some("sleep")));
+            ancestors.extend(facts.into_iter().flat_map(|facts| facts.ancestors));
         }
+        let parent = ancestors.first().map(|parent| (parent.pid, parent.argv.as_slice()));
+        assert_eq!(parent, Some((std::process::id(), [].as_slice())), "these can be read");
         drop(release);
         fixture.wait_until_idle();
         let (_, facts) = fixture.sample(&[child.id()]);
