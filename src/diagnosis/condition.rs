@@ -103,22 +103,14 @@ pub(super) struct Evaluation {
     pub(super) may_warn_after: Option<f64>,
     /// Copied to [`Finding::at_least`].
     pub(super) at_least: bool,
-    /// A condition that already holds at the first sample is preexisting.
-    pub(super) may_be_preexisting: bool,
+    /// If the condition begins with this sample, it held already before the host was observed.
+    pub(super) is_preexisting: bool,
 }
 
 impl Evaluation {
     pub(super) fn new(escalation: Escalation, confidence: Confidence, clear_after: f64) -> Self {
         let may_warn_after = escalation.warns_after();
-        Self {
-            escalation,
-            confidence,
-            run: None,
-            clear_after,
-            may_warn_after,
-            at_least: false,
-            may_be_preexisting: false,
-        }
+        Self { escalation, confidence, run: None, clear_after, may_warn_after, at_least: false, is_preexisting: false }
     }
 
     pub(super) fn since(self, run: Run) -> Self {
@@ -150,7 +142,7 @@ pub(super) struct Condition {
     pub(super) clear_after: f64,
     /// An event fires until this time.
     pub(super) until: Option<f64>,
-    /// The severity at the first sample, if the condition is preexisting.
+    /// The severity at its first sample, if the condition is preexisting.
     pub(super) initial_severity: Option<Severity>,
     pub(super) notified_severity: Option<Severity>,
     pub(super) changes: [f64; FLAP_CHANGES],

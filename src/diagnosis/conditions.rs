@@ -29,15 +29,14 @@ pub(super) struct Conditions {
     /// The number of samples.
     sample: u64,
     sample_time: Option<SampleTime>,
-    is_first: bool,
     disabled_rules: u64,
     host: Option<(HostId, SafeText)>,
 }
 
 impl Conditions {
-    /// Begins a sample. `is_first` marks the first sample of the host; `disabled_rules` has one bit per rule.
-    pub(super) fn begin_sample(&mut self, host: &Host, sample_time: SampleTime, is_first: bool, disabled_rules: u64) {
-        self.begin_sample_for(host.id, host.name(), sample_time, is_first, disabled_rules);
+    /// Begins a sample. `disabled_rules` has one bit per rule.
+    pub(super) fn begin_sample(&mut self, host: &Host, sample_time: SampleTime, disabled_rules: u64) {
+        self.begin_sample_for(host.id, host.name(), sample_time, disabled_rules);
     }
 
     pub(super) fn begin_sample_for(
@@ -45,12 +44,10 @@ impl Conditions {
         id: HostId,
         name: &SafeText,
         sample_time: SampleTime,
-        is_first: bool,
         disabled_rules: u64,
     ) {
         self.sample += 1;
         self.sample_time = Some(sample_time);
-        self.is_first = is_first;
         self.disabled_rules = disabled_rules;
         if self.host.as_ref().is_none_or(|(host, _)| *host != id) {
             self.host = Some((id, name.clone()));
@@ -69,7 +66,7 @@ impl Conditions {
         let (Some(sample_time), false) = (self.sample_time, self.is_disabled(rule)) else { return };
         let begun = Run { since: sample_time.t, covered: 0.0 };
         let Some(index) = self.find_or_insert(rule, target, begun) else { return };
-        let (sample, is_first) = (self.sample, self.is_first);
+        let sample = self.sample;
         let condition = &mut self.all[index];
         let is_new = condition.phase == FindingPhase::Clear;
         if is_new {
@@ -96,7 +93,7 @@ impl Conditions {
         } else {
             before
         });
-        if is_new && is_first && evaluation.may_be_preexisting {
+        if is_new && evaluation.is_preexisting {
             condition.initial_severity = Some(condition.severity);
         }
         match (reached, condition.phase) {
@@ -440,7 +437,7 @@ mod tests {
             for _ in 0..times {
                 self.t += 10.0;
                 let sample_time = SampleTime::new(at(self.t), 10.0);
-                self.conditions.begin_sample_for(HostId(0), &"hgx-00".into(), sample_time, false, 0);
+                self.conditions.begin_sample_for(HostId(0), &"hgx-00".into(), sample_time, 0);
                 let evaluation = Evaluation::new(
                     Escalation::two((Severity::Warn, 60.0), (Severity::Crit, 180.0)),
                     Confidence::Likely,
@@ -534,7 +531,7 @@ mod tests {
     fn a_disabled_rule_reports_nothing() {
         let mut conditions = Conditions::default();
         let sample_time = SampleTime::new(at(10.0), 10.0);
-        conditions.begin_sample_for(HostId(0), &"hgx-00".into(), sample_time, false, 1 << RuleId::HostRamLow as u64);
+        conditions.begin_sample_for(HostId(0), &"hgx-00".into(), sample_time, 1 << RuleId::HostRamLow as u64);
         let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 0.0);
         conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| FindingDetails::default());
         let mut transitions = Vec::new();
@@ -547,7 +544,7 @@ mod tests {
         let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 0.0);
         let transition = |lead: Option<(HostId, SafeText)>| {
             let (mut conditions, mut transitions) = (Conditions::default(), Vec::new());
-            conditions.begin_sample_for(HostId(0), &"fleet".into(), SampleTime::new(at(10.0), 10.0), false, 0);
+            conditions.begin_sample_for(HostId(0), &"fleet".into(), SampleTime::new(at(10.0), 10.0), 0);
             let target = FindingTarget::Named("hgx-03".into());
             conditions.met(RuleId::HostUnreachable, &target, evaluation, |_, _| FindingDetails {
                 lead,
@@ -567,7 +564,7 @@ mod tests {
     #[test]
     fn the_number_of_conditions_is_bounded() {
         let mut conditions = Conditions::default();
-        conditions.begin_sample_for(HostId(0), &"hgx-00".into(), SampleTime::new(at(10.0), 10.0), false, 0);
+        conditions.begin_sample_for(HostId(0), &"hgx-00".into(), SampleTime::new(at(10.0), 10.0), 0);
         let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 0.0);
         for number in 0..10_000 {
             let target = FindingTarget::Xid("GPU-0".into(), number);
@@ -581,7 +578,7 @@ mod tests {
         let mut conditions = Conditions::default();
         let mut transitions = Vec::new();
         let mut sample = |conditions: &mut Conditions, t: f64, numbers: std::ops::Range<u64>| {
-            conditions.begin_sample_for(HostId(0), &"hgx-00".into(), SampleTime::new(at(t), 10.0), false, 0);
+            conditions.begin_sample_for(HostId(0), &"hgx-00".into(), SampleTime::new(at(t), 10.0), 0);
             for number in numbers {
                 let target = FindingTarget::Xid("GPU-0".into(), number);
                 let details = || FindingDetails { sentence: "an Xid".to_owned(), ..FindingDetails::default() };

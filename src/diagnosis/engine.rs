@@ -77,7 +77,7 @@ impl Engine {
             diagnosis.restore_gpu_usage(host, &self.saved_state, sample_time, is_first);
             diagnosis.restore_idle_time(host, &self.saved_state, sample_time, is_first);
             diagnosis.bridge_idle_gap(gap);
-            self.evaluate(&mut diagnosis, fleet, host, &limits, (sample_time, is_first), &mut transitions);
+            self.evaluate(&mut diagnosis, fleet, host, &limits, sample_time, &mut transitions);
         }
         let mut finding_states = finding_states(&diagnosis, host);
         finding_states.extend(self.states_from_peers(&diagnosis, host));
@@ -93,7 +93,7 @@ impl Engine {
         fleet: &Fleet,
         host: &Host,
         limits: &Thresholds,
-        (sample_time, is_first): (SampleTime, bool),
+        sample_time: SampleTime,
         transitions: &mut Vec<Transition>,
     ) {
         let mut conditions = std::mem::take(&mut diagnosis.conditions);
@@ -107,7 +107,7 @@ impl Engine {
             host_track: &diagnosis.host_track,
             peers: PeerHosts { fleet, groups: &self.groups, hosts: &self.hosts },
         };
-        conditions.begin_sample(host, sample_time, is_first, limits.off);
+        conditions.begin_sample(host, sample_time, limits.off);
         hold_unreadable(&context, &mut conditions);
         rules::evaluate(&context, &mut conditions);
         conditions.finish_sample(|target| exists(&context, target));

@@ -142,6 +142,20 @@ pub(crate) struct SeenXid {
     pub(crate) program: Option<(SafeText, String)>,
 }
 
+/// The state kept for a filesystem of a host.
+#[derive(Debug, Clone)]
+struct FilesystemTrack {
+    mount_point: SafeText,
+    /// The time of the first sample that told of it.
+    first_at: f64,
+    /// The available space, minute by minute.
+    space: AvailableMemory,
+}
+
+/// How long after its first sample a host may tell of filesystems that were there before, in seconds: five samples at the longest
+/// interval.
+const FIRST_REPORTS_SECONDS: f64 = 300.0;
+
 /// The state kept for a host apart from its GPUs, processes and jobs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostTrack {
@@ -167,8 +181,7 @@ pub(crate) struct HostTrack {
     pub(crate) used_at: Option<f64>,
     /// The available memory of the host, minute by minute.
     pub(crate) available_memory: AvailableMemory,
-    /// The available space of its filesystems, minute by minute.
-    space: Vec<(SafeText, AvailableMemory)>,
+    filesystems: Vec<FilesystemTrack>,
     /// The mean CPU utilisation of the last minutes, in percent.
     pub(crate) mean_cpu: Option<f64>,
     /// Since when it has been so low that no program computes on the CPUs.
@@ -184,7 +197,18 @@ pub(crate) struct HostTrack {
 impl HostTrack {
     /// The loss of a filesystem of this size that fills without a pause and is full soon.
     pub(crate) fn filling(&self, mount_point: &SafeText, total: f64) -> Option<Shrinkage> {
-        self.space.iter().find(|(mount, _)| mount == mount_point)?.1.filling(total)
+        self.filesystem(mount_point)?.space.filling(total)
+    }
+
+    fn filesystem(&self, mount_point: &SafeText) -> Option<&FilesystemTrack> {
+        self.filesystems.iter().find(|known| known.mount_point == *mount_point)
+    }
+
+    /// Whether the host tells of this filesystem for the first time at `t`, and has not told of others for long. The probe asks
+    /// for the sizes after its first samples, and a file server may take seconds to answer.
+    pub(crate) fn is_first_report(&self, mount_point: &SafeText, t: f64) -> bool {
+        let is_new_host = self.first_at.is_some_and(|first_at| t - first_at <= FIRST_REPORTS_SECONDS);
+        is_new_host && self.filesystem(mount_point).is_some_and(|known| known.first_at >= t)
     }
 
     /// Records the jobs of these processes as ended if they held enough memory for long enough.
@@ -706,14 +730,16 @@ impl HostDiagnosis {
             track.cpus_rest_since = (mean < RESTING_CPU_PERCENT).then(|| track.cpus_rest_since.unwrap_or(t));
         }
         track.available_memory.add(snapshot.host.memory_available_bytes, t);
-        track.space.retain(|(mount, _)| host.filesystems().iter().any(|other| other.mount_point == *mount));
+        let known = &mut track.filesystems;
+        known.retain(|known| host.filesystems().iter().any(|other| other.mount_point == known.mount_point));
         for filesystem in host.filesystems().iter().take(MAX_EVENTS) {
-            let place = track.space.iter().position(|(mount, _)| *mount == filesystem.mount_point);
+            let place = known.iter().position(|known| known.mount_point == filesystem.mount_point);
             let place = place.unwrap_or_else(|| {
-                track.space.push((filesystem.mount_point.clone(), AvailableMemory::default()));
-                track.space.len() - 1
+                let mount_point = filesystem.mount_point.clone();
+                known.push(FilesystemTrack { mount_point, first_at: t, space: AvailableMemory::default() });
+                known.len() - 1
             });
-            track.space[place].1.add(filesystem.available_bytes, t);
+            known[place].space.add(filesystem.available_bytes, t);
         }
         if !self.processes.is_empty() {
             track.used_at = Some(t);

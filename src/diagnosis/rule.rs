@@ -889,7 +889,7 @@ rules! {
                without a pause, and will be full within an hour at this rate.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
         next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
-        not: "a filesystem that was already that full at the first sample: it is listed, but sends no notification",
+        not: "a filesystem that was already that full when its host first told of it: it is listed, but sends no notification",
         limits: "Does not see quotas.",
         source: "statvfs(3) f_bavail",
     }

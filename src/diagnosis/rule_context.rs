@@ -32,6 +32,11 @@ impl<'a> RuleContext<'a> {
         job.members(self.processes)
     }
 
+    /// Whether this is the first sample of the host.
+    pub(super) fn is_first_sample(&self) -> bool {
+        self.host_track.samples <= 1
+    }
+
     /// The scope of the probe on this host; `None` before its hello.
     pub(super) fn scope(&self) -> Option<&'a Scope> {
         self.host.hello.as_ref().and_then(|hello| hello.scope.as_ref())

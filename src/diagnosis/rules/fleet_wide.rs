@@ -151,7 +151,7 @@ impl FleetWide {
             if diagnosis.link_lost_at.is_none() && !conditions.is_tracking_any() {
                 continue;
             }
-            conditions.begin_sample(host, sample_time, false, limits.off);
+            conditions.begin_sample(host, sample_time, limits.off);
             if let Some(since) = diagnosis.link_lost_at {
                 let is_used = !diagnosis.processes.is_empty();
                 unreachable(conditions, (host, is_used), &limits.host_unreachable, since, sample_time);
@@ -162,7 +162,7 @@ impl FleetWide {
             conditions.publish(transitions);
         }
         let conditions = &mut self.conditions;
-        conditions.begin_sample_for(HostId(0), &FLEET.into(), sample_time, false, thresholds.off);
+        conditions.begin_sample_for(HostId(0), &FLEET.into(), sample_time, thresholds.off);
         for outage in &self.outages {
             common_cause(&thresholds.host_unreachable, conditions, fleet, outage, sample_time);
         }

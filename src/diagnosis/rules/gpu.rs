@@ -354,7 +354,7 @@ fn power_limit(
         Escalation::one(Severity::Info, limits.after)
     };
     let evaluation = Evaluation::new(escalation, Confidence::Certain, 60.0);
-    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    let evaluation = Evaluation { at_least: true, is_preexisting: context.is_first_sample(), ..evaluation };
     conditions.met(RuleId::PowerLimitLow, target, evaluation, |_, _| {
         let sentence = format!(
             "{} has a power limit of {limit:.0} W, the others of its model {median:.0} W",
@@ -652,7 +652,8 @@ fn fewer_nvlinks(
         (usual, escalation)
     };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 30.0);
-    let evaluation = Evaluation { at_least: true, may_be_preexisting: !has_lost_some, ..evaluation };
+    let evaluation =
+        Evaluation { at_least: true, is_preexisting: !has_lost_some && context.is_first_sample(), ..evaluation };
     conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
         let gpu = context.format_gpus([position]);
         let links = counted(u64::from(count), "active NVLink");
@@ -687,7 +688,7 @@ fn persistence(context: &RuleContext, conditions: &mut Conditions) {
         return;
     }
     let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Certain, 0.0);
-    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    let evaluation = Evaluation { at_least: true, is_preexisting: context.is_first_sample(), ..evaluation };
     conditions.met(RuleId::PersistenceOff, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!("persistence mode is off on {}", context.format_gpus(off.iter().copied()));
         let mut details = host_details(sentence, "sudo nvidia-smi -pm 1".to_owned());

@@ -332,7 +332,8 @@ fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesys
     }
     let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 0.0);
-    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    let is_preexisting = context.host_track.is_first_report(&filesystem.mount_point, context.sample_time.t);
+    let evaluation = Evaluation { at_least: true, is_preexisting, ..evaluation };
     conditions.met(RuleId::DiskFull, &target, evaluation, |_, _| {
         let sentence = format!(
             "{} is {percent:.0} % full: {} of {} are free",
@@ -792,6 +793,20 @@ mod tests {
             (vec![("disk-full", "crit")], 1),
             "worse than at the first sample"
         );
+    }
+
+    #[test]
+    fn a_disk_that_the_host_tells_of_late_is_preexisting_for_some_minutes() {
+        for (first_told_after, notified) in [(20.0, 0), (290.0, 0), (310.0, 1)] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            with_host(&mut tester, first_told_after, |_, _| {});
+            with_host(&mut tester, 60.0, disk(96));
+            assert_eq!(
+                (tester.firing(), tester.notified()),
+                (vec![("disk-full", "warn")], notified),
+                "{first_told_after}"
+            );
+        }
     }
 
     #[test]
