@@ -156,7 +156,8 @@ rules! {
         title: "a job worked before and does nothing now",
         short: "stopped working",
         topic: StuckJob,
-        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
+        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, or at 10 % or less in \
+                performance state P4 or below, in which only a desktop draws; each of its \
                 processes uses at most 0.06 CPU cores or 15 % of its usage at work (0.18 at most), it starts no \
                 child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
                 single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
@@ -169,7 +170,7 @@ rules! {
                 CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
                 work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
                 with several ranks runs it and it uses no CPU, or if its log stopped while it started. Ranks of a \
-                batch job that worked for 2 min or more, use one core each, and whose log stopped at least 20 min ago, warn after 40 min. A server \
+                batch job that worked for 2 min or more, use one core each, and whose log stopped at least 20 min ago, warn after 40 min, or 30 min if those on other hosts do so, too. A server \
                 that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more \
                 workers of Ray in one job that were at sustained work and whose log has stopped, or whose inference \
                 engines have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell \
@@ -227,8 +228,8 @@ rules! {
                  (above 3 %, or 1 % if its storage is the cause, 0.5 % if its only process prepares each batch on half \
                  of a core or more, or at any if its workers use little CPU at a PSI value of 60 or more) is info after 25 min if its workers or its storage are the cause, or after 35 \
                  min if it works in short bursts, its workers use 60 % of a core each, or its main process uses a \
-                 whole core. Below 10 %, it warns half an hour later if the PSI value is 60 or more, if too few \
-                 cores are the cause, or if the job works in short bursts and takes 80 % of all CPUs itself. Below 65 % it is info after 35 min if the \
+                 whole core. Below 10 %, or below 25 % if too few cores are the cause, it warns half an hour later if the PSI value is 60 or more, if \
+                 too few cores are the cause, or if the job works in short bursts and takes 80 % of all CPUs itself. Below 65 % it is info after 35 min if the \
                  workers use 95 % of a core each, on average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
@@ -441,7 +442,7 @@ rules! {
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
               (`torch.cuda.memory._record_memory_history`).",
-        not: "weights that are loaded slowly, warm-up, a sawtooth, a random walk, a single jump, a curriculum with a few \
+        not: "weights that are loaded slowly, warm-up, a sawtooth (memory that fell back twice from such a level), a random walk, a single jump, a curriculum with a few \
               steps up",
         limits: "Needs 96 min of data, or 16 or 46 min of fast growth, and a driver that reports memory per process.",
         source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
@@ -493,12 +494,13 @@ rules! {
         title: "the driver reported an error (Xid)",
         short: "driver error",
         topic: Hardware,
-        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 62 109, and 13 31 43 on one GPU in three programs of \
+        fires: "Critical: 46 48 64 74 79 95 110 119 120 136 140 143 158 167 169. Warn: 54 62 94 109 144 to 151 157, and 13 31 43 on \
+                one GPU in three programs of \
                 at least two users while no other GPU of the host reports them: the GPU may be faulty. Info: all \
                 others, such as 13 31 43 45 68, which a program usually causes, and 63 (see row-remap). The same Xid on the same GPU is \
                 one finding for 10 min, and Xid 45 is not reported beside another Xid.",
-        means: "48, 63, 64, 94, 95: memory errors; 74: NVLink; 79: fell off the bus; 119, 120: the GPU system \
-               processor (GSP) failed; 13, 31: a fault in a program.",
+        means: "46: the GPU stopped processing; 48, 63, 64, 94, 95: memory errors; 74, 136: NVLink; 79: fell off the bus; 119, \
+               120: the GPU system processor (GSP) failed; 13, 31: a fault in a program.",
         next: "Run `dmesg | grep Xid` for the details. NVIDIA's Xid catalogue lists what to do for each number.",
         not: "an error from before gpufleet started: only new ones are reported",
         limits: "Needs a driver that reports events to ordinary users.",
@@ -671,11 +673,13 @@ rules! {
         topic: Hardware,
         fires: "A link that was active before is down for 60 s (critical), or a GPU has fewer active links than the \
                 others of its model on the host (info; warn after 20 min if some of its links are active), or fewer \
-                than before a reboot, but not none (warn).",
+                than before a reboot, but not none (warn). If all of four or more GPUs have the same number of links and all of as many \
+                GPUs of the same model on another host have more, one finding says so (info; warn after 20 min).",
         means: "Traffic between GPUs takes another path or fails: collectives are slow, or abort with Xid 74.",
         next: "Run `nvidia-smi nvlink -s`. On NVSwitch systems check the log of the fabric manager.",
         not: "links that were never up (not connected on that board)",
-        limits: "A link that was already down at the first sample is found only beside two other GPUs of the model.",
+        limits: "A link that was already down at the first sample is found only beside two other GPUs of the model, or another host \
+                 with as many.",
         source: "nvmlDeviceGetNvLinkState",
     }
     PcieErrors {
@@ -787,7 +791,8 @@ rules! {
                 data. One finding per host, with the jobs and their users.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
-        not: "a job that loads its data first, GPUs that are free",
+        not: "a job that loads its data first, GPUs that are free; ranks in reserve, whose job computes on other hosts while they write \
+              to their logs, are info",
         limits: "Needs `scontrol` on the host, and `squeue` for the names of jobs and users. MIG instances are not judged.",
         source: "scontrol -d show node, GresUsed; squeue -w; scontrol -d show job, GRES",
     }

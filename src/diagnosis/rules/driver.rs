@@ -170,11 +170,13 @@ fn needs_action(context: &RuleContext, conditions: &mut Conditions) {
 /// How long an Xid of severity warn or crit is listed, in seconds.
 const XID_RETENTION: f64 = 3600.0;
 
-/// Xid 63, a page or row that waits for its replacement, needs no more than row-remap says.
+/// By the action that NVIDIA's catalogue asks for at once (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): a
+/// reset or a reboot is critical. Xids 63 and 156, memory or a unit that waits for its replacement, need no more than row-remap says,
+/// and Xid 155 also reports links that were switched off on purpose.
 fn severity_of(xid: u64) -> Severity {
     match xid {
-        48 | 64 | 74 | 79 | 95 | 119 | 120 | 140 => Severity::Crit,
-        94 | 62 | 109 | 144..=150 => Severity::Warn,
+        46 | 48 | 64 | 74 | 79 | 95 | 110 | 119 | 120 | 136 | 140 | 143 | 158 | 167 | 169 => Severity::Crit,
+        54 | 62 | 94 | 109 | 144..=150 | 151 | 157 => Severity::Warn,
         _ => Severity::Info,
     }
 }
@@ -252,23 +254,45 @@ fn xids(context: &RuleContext, conditions: &mut Conditions) {
 
 fn describe_xid(xid: u64) -> &'static str {
     match xid {
+        8 | 46 => "GPU stopped processing",
+        11 | 32 => "invalid commands from a program or the driver",
         13 => "graphics engine exception, usually a program error",
         31 => "illegal memory access by a program",
+        39..=42 | 70..=72 | 75..=77 | 85 | 126..=135 => "copy engine error",
         43 => "channel of a program reset",
+        44 => "graphics engine fault during a context switch",
         45 => "cleanup after an earlier error",
         48 => "uncorrectable memory error",
-        62 => "internal microcontroller halt",
+        54 => "auxiliary power not connected",
+        62 | 169 => "internal microcontroller halt",
         63 => "memory row remapping pending",
         64 => "memory row remapping failed",
-        68 => "video decoder error",
+        66 | 67 => "illegal access by the driver",
+        68 | 83 | 84 | 88 | 89 | 96..=98 => "video decoder error",
+        69 => "graphics engine class error, usually a program error",
         74 | 144..=150 => "NVLink error",
         79 => "GPU fell off the bus",
+        82 | 99..=105 => "JPEG decoder error",
+        92 => "many corrected memory errors",
         94 => "contained memory error",
         95 => "uncontained memory error",
         109 => "context switch timeout",
+        110 => "security fault",
         119 => "GSP timeout",
         120 => "GSP error",
+        121 => "corrected errors of the link to the CPU",
+        136 => "NVLink training failed",
+        137 => "illegal access over NVLink, usually a program error",
         140 => "unrecovered memory error",
+        143 => "GPU initialization failed",
+        151 => "key rotation failed",
+        154 => "recovery action changed",
+        155 => "NVLink down",
+        156 => "memory or a unit of the GPU retired",
+        157 => "memory or a unit of the GPU cannot be retired",
+        158 | 167 => "fatal timeout",
+        171 => "uncorrectable DRAM error",
+        172 => "uncorrectable SRAM error",
         _ => "see NVIDIA's catalogue",
     }
 }
@@ -463,6 +487,29 @@ mod tests {
         assert_eq!((run(1, true, 100.0), run(1, true, 140.0)), (0, 1));
         assert_eq!((run(2, false, 400.0), run(2, false, 640.0)), (0, 2), "an administrator may update the driver");
         assert_eq!(run(2, true, 140.0), 2, "not while a program uses them");
+    }
+
+    #[test]
+    fn xids_have_the_severity_of_their_action() {
+        for (xid, severity, what) in [
+            (46, "crit", "GPU stopped processing"),
+            (143, "crit", "GPU initialization failed"),
+            (54, "warn", "auxiliary power not connected"),
+            (8, "info", "GPU stopped processing"),
+            (156, "info", "memory or a unit of the GPU retired"),
+            (999, "info", "see NVIDIA's catalogue"),
+        ] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run_edited(
+                10.0,
+                |tester, _| quiet(tester, 1),
+                |snapshot, _| {
+                    snapshot.xid_events = vec![XidEvent { gpu: Some(0), xid, monotonic_seconds: 0.0 }];
+                },
+            );
+            assert_eq!(tester.fired(), [("xid-seen", severity)]);
+            assert_eq!(tester.finding("xid-seen").sentence.as_str(), format!("GPU 0 reported Xid {xid} ({what})"));
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ const STARVED_BY_STORAGE_PERCENT: f32 = 1.0;
 /// A job that was never seen at full speed warns below this mean utilisation in percent, at this PSI value `io some avg60`, after
 /// this time in seconds.
 const RARELY_BUSY_PERCENT: f32 = 10.0;
+/// As [`RARELY_BUSY_PERCENT`], for workers that share too few cores: the others are free, so that it is a mistake.
+const FEW_CORES_BUSY_PERCENT: f32 = 25.0;
 /// The share of the CPUs of a host that a job takes if it takes all of them.
 const ALL_CPUS_SHARE: f64 = 0.8;
 /// A rest of the GPUs from which it is a phase of work on the CPUs, in seconds.
@@ -318,9 +320,10 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     // A program with long phases of work on the CPUs is meant to be so.
     let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS;
     let is_limited_by_cpus = matches!(cause, Cause::Cpu) && has_bursts() && takes_all_cpus() && has_no_phases;
+    let rarely = if matches!(cause, Cause::FewCores(_)) { FEW_CORES_BUSY_PERCENT } else { RARELY_BUSY_PERCENT };
     let is_severe = (is_pressed || is_limited_by_cpus || matches!(cause, Cause::FewCores(_)))
         && is_slow
-        && mean < RARELY_BUSY_PERCENT
+        && mean < rarely
         && !lacks_memory(context);
     let escalation = if is_severe {
         Escalation::two((Severity::Info, after), (Severity::Warn, STARVED_WARN_AFTER))

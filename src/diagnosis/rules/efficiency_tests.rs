@@ -431,13 +431,13 @@ fn a_host_that_starves_for_25_minutes_while_the_others_draw_less_power_warns() {
 
 #[test]
 fn workers_that_share_one_core_of_a_free_host_warn() {
-    let run = |pressure: f32, busy: f32, percent: f32| {
+    let run_with = |pressure: f32, busy: f32, percent: f32, every: u32| {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 5.0;
         tester.run_edited(
             4800.0,
             |tester, t| {
-                let is_burst = ((t / 5.0) as u32).is_multiple_of(16);
+                let is_burst = ((t / 5.0) as u32).is_multiple_of(every);
                 let gpu = if is_burst { tester.gpu(80, 240.0, 30, 60) } else { tester.gpu(0, 66.0, 0, 60) };
                 let mut processes = job(16, percent / 16.0, 0);
                 processes[0].reading.cpu_percent = Some(6.0);
@@ -450,8 +450,11 @@ fn workers_that_share_one_core_of_a_free_host_warn() {
         );
         (tester.firing(), tester.finding("input-stall").sentence.to_string())
     };
+    let run = |pressure: f32, busy: f32, percent: f32| run_with(pressure, busy, percent, 16);
     let (firing, sentence) = run(93.0, 4.0, 92.0);
     assert_eq!(firing, [("input-stall", "warn")]);
+    assert_eq!(run_with(93.0, 4.0, 92.0, 4).0, [("input-stall", "warn")], "a fifth of the time");
+    assert_eq!(run_with(93.0, 4.0, 92.0, 3).0, [("input-stall", "info")], "more than a quarter");
     assert!(sentence.ends_with("its workers share 1 CPU core of a host with free ones"), "{sentence}");
     assert_eq!(run(93.0, 80.0, 92.0).0, [("input-stall", "info")], "other programs use the CPUs");
     assert_eq!(run(10.0, 4.0, 92.0).0, [("input-stall", "info")], "nobody waits for a CPU");

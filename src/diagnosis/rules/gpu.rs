@@ -7,7 +7,8 @@ use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, counted, duration, host_details};
 use crate::diagnosis::track::GpuTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::wire::{GpuHealth, GpuInfo, GpuReading};
+use crate::fleet::Host;
+use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let unknown = GpuHealth::default();
@@ -641,10 +642,13 @@ fn fewer_nvlinks(
     let before = gpu.links_before_reboot.count_ones();
     // A GPU without any link may have no bridge, or none any more. One whose links are active in part has a fault.
     let has_lost_some = count != 0 && count < before;
+    let mut other_host = None;
     let (usual, escalation) = if has_lost_some {
         (before, Escalation::one(Severity::Warn, after))
     } else {
-        let Some(usual) = links_of_siblings(context, position).filter(|usual| count < *usual) else { return };
+        let siblings = links_of_siblings(context, position).filter(|usual| count < *usual);
+        other_host = if siblings.is_none() { links_of_other_host(context, position, count) } else { None };
+        let Some(usual) = siblings.or(other_host.map(|(_, links)| links)) else { return };
         let escalation = match active {
             0 => Escalation::one(Severity::Info, after),
             _ => Escalation::two((Severity::Info, after), (Severity::Warn, FEWER_LINKS_WARN_AFTER.max(after))),
@@ -657,15 +661,44 @@ fn fewer_nvlinks(
     conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
         let gpu = context.format_gpus([position]);
         let links = counted(u64::from(count), "active NVLink");
-        let sentence = if has_lost_some {
-            format!("{gpu} has {links}, and had {usual} before the reboot")
-        } else {
-            format!("{gpu} has {links}, the others of its model {usual}")
+        let sentence = match other_host {
+            _ if has_lost_some => format!("{gpu} has {links}, and had {usual} before the reboot"),
+            Some((host, _)) => {
+                let all = context.format_gpus(0..context.gpus.len());
+                format!("{all} have {links} each, those of the same model on {host} {usual}")
+            }
+            None => format!("{gpu} has {links}, the others of its model {usual}"),
         };
-        context
-            .gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
-            .with_figures(format!("{count} of {usual} links"))
+        let mut details = context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned());
+        if other_host.is_some() {
+            details.gpus = context.finding_gpus(0..context.gpus.len());
+        }
+        details.with_figures(format!("{count} of {usual} links"))
     });
+}
+
+/// The least number of GPUs of a host that are compared with those of another host.
+const COMPARED_GPUS: usize = 4;
+
+/// The host with as many GPUs of the same model of which each has more active NVLinks than each one here, and their number: a switch
+/// is missing here. Told for the first GPU only.
+fn links_of_other_host<'a>(context: &RuleContext<'a>, position: usize, count: u32) -> Option<(&'a SafeText, u32)> {
+    let size = context.gpus.len();
+    if position != 0 || count == 0 || size < COMPARED_GPUS || context.gpus.iter().any(|gpu| gpu.is_instance) {
+        return None;
+    }
+    let links = |host: &Host, position: usize| host.gpu_health(position)?.nvlinks_active.map(u64::count_ones);
+    let model = |host: &'a Host, position: usize| host.gpu_info(position)?.name.as_ref();
+    let has_everywhere = |host: &'a Host, number: u32| {
+        (0..size).all(|gpu| links(host, gpu) == Some(number) && model(host, gpu) == model(context.host, 0))
+    };
+    let mut others = context.peers.fleet.hosts().iter().filter(|other| other.id != context.host.id);
+    others.find_map(|other| {
+        let number = links(other, 0).filter(|number| *number > count)?;
+        let is_alike = other.gpu_info(size - 1).is_some() && other.gpu_info(size).is_none();
+        (is_alike && has_everywhere(other, number) && has_everywhere(context.host, count))
+            .then(|| (other.name(), number))
+    })
 }
 
 /// The median number of active NVLinks of the other GPUs of a model; `None` if there are fewer than two.

@@ -1,4 +1,6 @@
+use crate::config::thresholds::Thresholds;
 use crate::diagnosis::testing::{RuleTester, TestSample};
+use crate::diagnosis::{RuleId, Severity};
 use crate::fleet::fixture::{gpus, process};
 use crate::wire::{GpuHealth, GpuHealthColumns, GpuReading};
 
@@ -515,6 +517,40 @@ fn fewer_nvlinks_than_the_siblings_warn_after_twenty_minutes_if_some_are_active(
     assert_eq!(run(0x3FF, 120.0), (vec![("nvlink-down", "info")], sentence(10)));
     assert_eq!(run(0x3FF, 1300.0), (vec![("nvlink-down", "warn")], sentence(10)));
     assert_eq!(run(0, 1300.0), (vec![("nvlink-down", "info")], sentence(0)), "perhaps no bridge");
+}
+
+#[test]
+fn fewer_nvlinks_on_all_gpus_than_on_another_host_warn_once() {
+    let run = |here: [u64; 4], there: u64, model: &str| {
+        let named = |model: &str| {
+            let mut infos = gpus(0..4);
+            for info in &mut infos {
+                info.name = Some(model.into());
+            }
+            infos
+        };
+        let hosts = vec![named("NVIDIA A100-SXM4-80GB"), named(model)];
+        let mut tester = RuleTester::of(hosts, Thresholds::default());
+        tester.interval = 20.0;
+        for _ in 0..70 {
+            tester.t += 20.0;
+            let gpus = (0..4).map(|_| tester.gpu(0, 70.0, 0, 0)).collect();
+            let sample = TestSample { gpus, processes: vec![] };
+            for (host, links) in [(0, here), (1, [there; 4])] {
+                let health = |active| GpuHealth { nvlinks_active: Some(active), ..GpuHealth::default() };
+                tester.send(host, &sample, |snapshot| {
+                    snapshot.health = GpuHealthColumns::from_rows(&links.map(health));
+                });
+            }
+        }
+        let mut found = tester.findings().into_iter().filter(|finding| finding.rule == RuleId::NvlinkDown);
+        (found.next().map(|finding| (finding.severity, finding.sentence.to_string())), found.count())
+    };
+    let sentence = "GPUs 0-3 have 10 active NVLinks each, those of the same model on hgx-01 12".to_owned();
+    assert_eq!(run([0x3FF; 4], 0xFFF, "NVIDIA A100-SXM4-80GB"), (Some((Severity::Warn, sentence)), 0));
+    assert_eq!(run([0x3FF; 4], 0xFFF, "NVIDIA A100-SXM4-40GB"), (None, 0), "another model");
+    assert_eq!(run([0x3FF; 4], 0x3FF, "NVIDIA A100-SXM4-80GB"), (None, 0), "as many there");
+    assert_eq!(run([0; 4], 0xFFF, "NVIDIA A100-SXM4-80GB"), (None, 0), "perhaps no bridges");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use super::efficiency::slowed_by_the_cpus;
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
-use crate::diagnosis::rule_context::{RuleContext, counted, duration, gibibytes, host_details};
+use crate::diagnosis::rule_context::{JobPart, RuleContext, counted, duration, gibibytes, host_details};
+use crate::diagnosis::track::ProcessTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
 use crate::wire::shell::absolute_path;
@@ -187,6 +188,7 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
     let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
     let warns = do_cpus_rest || is_half_unused || unused(limits.warn_after).next().is_some();
+    let warns = warns && !positions.iter().all(|position| is_spare(context, *position));
     let severity = if warns { Severity::Warn } else { Severity::Info };
     let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
     let indexes: Vec<u32> =
@@ -219,6 +221,26 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
         }
         details
     });
+}
+
+/// A rank in reserve writes to its log at least this often, in seconds.
+const SPARE_LOG_SECONDS: f64 = 300.0;
+
+/// Whether a GPU belongs to ranks in reserve, which take the place of ranks that fail: their job computes on other hosts, and they go
+/// on writing to their logs.
+fn is_spare(context: &RuleContext, position: usize) -> bool {
+    let mut jobs = context.jobs.iter().filter(|job| job.positions().any(|other| other == position)).peekable();
+    let is_alive = |process: &ProcessTrack| {
+        let age = process.log.as_ref().and_then(|log| log.age(context.sample_time.t));
+        age.is_some_and(|age| age <= SPARE_LOG_SECONDS)
+    };
+    let computes = |part: JobPart| {
+        part.job.computed_at.is_some_and(|at| part.diagnosis.host_track.sampled_at.is_some_and(|now| now - at <= 600.0))
+    };
+    jobs.peek().is_some()
+        && jobs.all(|job| {
+            context.members(job).all(is_alive) && context.peers.certain_parts(job, context.host.id).any(computes)
+        })
 }
 
 /// How long GPUs that Slurm has allocated must be unused on a host whose CPUs rest until that warns, in seconds.
@@ -424,9 +446,12 @@ pub(crate) fn is_reported_by_peer_host(context: &RuleContext, mount: &SafeText) 
 
 #[cfg(test)]
 mod tests {
+    use crate::config::thresholds::Thresholds;
     use crate::diagnosis::testing::{RuleTester, TestSample};
+    use crate::diagnosis::{RuleId, Severity};
+    use crate::fleet::HostId;
     use crate::fleet::fixture::{TestProcess, gpus, process};
-    use crate::wire::{Filesystem, GpuProcessKind, ProcessState, SlurmJob, Snapshot};
+    use crate::wire::{Filesystem, GpuProcessKind, Owner, ProcessState, SlurmJob, Snapshot};
 
     fn quiet(tester: &mut RuleTester) -> TestSample {
         TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
@@ -725,6 +750,47 @@ mod tests {
             },
         );
         assert!(!tester.firing().contains(&("slurm-unused", "warn")), "a rank waits there: {:?}", tester.firing());
+    }
+
+    #[test]
+    fn ranks_in_reserve_on_unused_gpus_of_slurm_are_listed() {
+        let run = |works: bool, log_age: f64, job: &str| {
+            let mut tester = RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default());
+            tester.interval = 30.0;
+            for step in 0..250 {
+                let log_age = log_age + f64::from(step % 2) * 30.0;
+                for (host, job, reserve) in [(0, "3385", true), (1, job, false)] {
+                    let rests = reserve || !works;
+                    let gpu = |tester: &mut RuleTester| {
+                        if rests { tester.gpu(0, 118.0, 0, 1) } else { tester.gpu(99, 640.0, 40, 70) }
+                    };
+                    let rank = |gpu: u16| {
+                        let mut rank =
+                            process(7 + u32::from(gpu), "python train.py", &[(gpu, if reserve { 1 } else { 70 })]);
+                        rank.reading.cpu_percent = Some(if rests { 1.0 } else { 100.0 });
+                        rank.reading.log_age_seconds = Some(log_age);
+                        rank.facts.owner = Some(Owner::Slurm { job: job.into(), step: None });
+                        rank
+                    };
+                    let gpus = (0..2).map(|_| gpu(&mut tester)).collect();
+                    let sample = TestSample { gpus, processes: (0..2).map(rank).collect() };
+                    tester.send(host, &sample, |snapshot| {
+                        snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+                        snapshot.host.cpu_percent = Some(5.0);
+                    });
+                }
+                tester.wait(30.0);
+            }
+            let unused = tester.findings().into_iter().filter(|finding| finding.rule == RuleId::SlurmUnused);
+            unused
+                .map(|finding| (finding.host, finding.severity))
+                .find(|(host, _)| *host == HostId(0))
+                .map(|found| found.1)
+        };
+        assert_eq!(run(true, 10.0, "3385"), Some(Severity::Info));
+        assert_eq!(run(true, 4000.0, "3385"), Some(Severity::Warn), "they do not say that they live");
+        assert_eq!(run(false, 10.0, "3385"), Some(Severity::Warn), "nobody computes");
+        assert_eq!(run(true, 10.0, "3390"), Some(Severity::Warn), "another job computes");
     }
 
     #[test]

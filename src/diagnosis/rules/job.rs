@@ -122,7 +122,11 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(CAUGHT_ALONE_WARN_AFTER)))
         }
         _ if looping.is_some() && is_caught => {
-            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
+            // One host may evaluate while the others wait. All do not.
+            let is_told_twice =
+                context.peers.certain_parts(job, context.host.id).any(|part| part.job.loop_run().is_some());
+            let after = if is_told_twice { CAUGHT_ALONE_WARN_AFTER } else { UNSEEN_WARN_AFTER };
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         _ if is_idle_batch || never_began => {
             let has_loaded = !job.gpus.iter().all(holds_only_a_context);

@@ -1,3 +1,4 @@
+use crate::config::thresholds::Thresholds;
 use crate::diagnosis::testing::{RuleTester, TestSample, trains};
 use crate::fleet::fixture::{TestProcess, at, gpus, process};
 use crate::fleet::{GpuState, HostId};
@@ -544,6 +545,40 @@ fn ranks_of_ray_that_computed_and_logged_until_now_warn() {
     assert_eq!(run("ray::WorkerDict.update_actor", 1, false), ["info", "warn"], "it is in a task");
     assert_eq!(run("ray::ServeReplica:app:Model", 2, true), ["info"], "it may have no requests");
     assert_eq!(run("dask worker tcp://a:8786", 2, true), ["info"], "the batch may be done");
+}
+
+#[test]
+fn ranks_that_loop_on_all_hosts_warn_sooner_than_those_of_one() {
+    let run = |seconds: f64, all_loop: bool| {
+        let mut tester = RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default());
+        tester.interval = 30.0;
+        while tester.t < 4600.0 + seconds {
+            let looped = tester.t - 4600.0;
+            for host in 0..2 {
+                let loops = looped >= 0.0 && (all_loop || host == 0);
+                let rank = |gpu: u16| {
+                    let mut rank = process(7 + u32::from(gpu), "./e3sm.exe", &[(gpu, 30)]);
+                    rank.reading.cpu_percent = Some(if loops { 101.0 } else { 120.0 });
+                    rank.reading.log_age_seconds = Some(if loops { 60.0 + looped } else { tester.t % 60.0 });
+                    rank.reading.write_bytes = Some(if loops { 1 << 30 } else { (tester.t * 2e6) as u64 });
+                    rank.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+                    rank
+                };
+                let processes = (0..2).map(rank).collect();
+                let gpu = |tester: &mut RuleTester| {
+                    if loops { tester.gpu(0, 58.0, 0, 30) } else { tester.gpu(80, 400.0, 40, 30) }
+                };
+                let gpus = (0..2).map(|_| gpu(&mut tester)).collect();
+                tester.send(host, &TestSample { gpus, processes }, |_| {});
+            }
+            tester.wait(30.0);
+        }
+        let stalled = tester.firing().into_iter().filter(|(rule, _)| *rule == "job-stalled");
+        stalled.map(|(_, severity)| severity).collect::<Vec<_>>()
+    };
+    assert_eq!(run(1700.0, true), ["info"], "one finding for both hosts");
+    assert_eq!(run(2000.0, true), ["warn"]);
+    assert_eq!(run(2000.0, false), ["info"], "the others compute");
 }
 
 #[test]

@@ -33,6 +33,8 @@ const CAPPED_SHARE: f32 = 0.7;
 /// The context-idle power is learned only in the performance states of a GPU at work: in P8 it draws less than a waiting
 /// kernel does.
 const WORKING_STATES: std::ops::RangeInclusive<u8> = 0..=3;
+/// The utilisation in percent that drawing a desktop causes at most. In P4 and below the GPU runs no program of CUDA.
+const DESKTOP_PERCENT: u8 = 10;
 /// Without a performance state, the SM clock as a share of its maximum from which the GPU counts as at work.
 const WORKING_CLOCK_SHARE: f64 = 0.4;
 /// The distance from its mean, in percentage points, within which the utilisation counts as level.
@@ -212,7 +214,7 @@ impl GpuTrack {
         self.failing_since = is_failing.then(|| self.failing_since.unwrap_or(t));
         self.is_readable = self.error.is_none() && reading.blocked_seconds.is_none();
         self.performance_state = reading.performance_state;
-        self.utilization = reading.utilization_percent;
+        self.utilization = computing_percent(reading);
         self.memory_utilization = reading.memory_utilization_percent;
         self.power = reading.power_mean_watts.or(reading.power_watts);
         self.limit = reading.power_limit_watts.or(info.power_limit_watts);
@@ -539,6 +541,12 @@ impl Counters {
     }
 }
 
+/// The utilisation in percent, without that of a desktop.
+fn computing_percent(reading: &GpuReading) -> Option<u8> {
+    let draws_only = reading.performance_state.is_some_and(|state| !WORKING_STATES.contains(&state));
+    reading.utilization_percent.map(|percent| if draws_only && percent <= DESKTOP_PERCENT { 0 } else { percent })
+}
+
 /// The SM clock as a share of its maximum.
 fn clock_share(info: &GpuInfo, reading: &GpuReading) -> Option<f64> {
     let most = info.clock_sm_max_mhz.filter(|most| *most > 0)?;
@@ -631,6 +639,17 @@ mod tests {
         assert_eq!(alive_at(3.0, 0, 10_200), Some(3.0));
         assert_eq!(alive_at(4.0, 0, 10_100), Some(3.0));
         assert_eq!(alive_at(5.0, 4, 10_100), Some(5.0));
+    }
+
+    #[test]
+    fn a_desktop_on_a_gpu_at_low_clocks_is_no_work() {
+        let rests = |percent: u8, state: Option<u8>| {
+            let reading =
+                GpuReading { utilization_percent: Some(percent), performance_state: state, ..GpuReading::default() };
+            updated(&reading, None).utilization == Some(0)
+        };
+        assert_eq!([Some(8), Some(5), Some(3), None].map(|state| rests(7, state)), [true, true, false, false]);
+        assert_eq!([10, 11].map(|percent| rests(percent, Some(8))), [true, false]);
     }
 
     #[test]

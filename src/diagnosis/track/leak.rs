@@ -79,9 +79,29 @@ fn growth_without_a_pause(series: &[(f64, f64)], total: f64, free: f64, least: &
     let is_steady = ends.windows(2).all(|pair| pair[1] - pair[0] >= FAST_STEP_SHARE * mean * part as f64);
     let goes_on = after >= FAST_SECOND_HALF * before;
     let full_in = free / (mean / 60.0);
-    let is_fast = is_steady && goes_on && full_in <= least.full_in;
+    let is_fast = is_steady && goes_on && full_in <= least.full_in && !falls_back(series, growth, total);
     let span = 60.0 * points as f64;
     is_fast.then_some(Leak { growth, span, full_in, is_slow: false, is_fast: false, is_steep: false })
+}
+
+/// Memory that fell back this often from its level of now, or from one that is lower by at most this share of all memory, will fall
+/// back again: a collector of garbage frees it.
+const FALLS_BACK: usize = 2;
+const FALLS_BACK_LEVEL: f64 = 0.05;
+
+fn falls_back(series: &[(f64, f64)], growth: f64, total: f64) -> bool {
+    let now = series.last().map_or(0.0, |point| point.1);
+    let mut falls = 0;
+    let mut from = 0;
+    // The mean of the minute of the fall lies in between.
+    for end in 2..series.len() {
+        let (before, after) = (series[end - 2].1, series[end].1);
+        if end - 2 >= from && before - after >= growth / 2.0 && before + FALLS_BACK_LEVEL * total >= now {
+            falls += 1;
+            from = end;
+        }
+    }
+    falls >= FALLS_BACK
 }
 
 fn long_leak(series: &[(f64, f64)], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
@@ -320,6 +340,15 @@ mod tests {
         assert_eq!(leak(30, &|minute| 70.0 - 25.0 * (-minute / 8.0).exp()), None, "an allocator that fills the GPU");
         assert_eq!(leak(30, &|minute| 40.0 + minute.min(27.0)), None, "weights that are loaded");
         assert_eq!(leak(30, &|minute| 40.0 + (minute / 5.0).floor() * 5.0), None, "steps");
+        let teeth = |minute: f64| 50.0 + minute % 20.0;
+        assert!(leak(37, &teeth).is_some(), "it fell once");
+        assert_eq!(leak(57, &teeth), None, "it fell twice");
+        assert!(
+            leak(57, &|minute| teeth(minute) + if minute >= 40.0 { 9.0 } else { 0.0 }).is_some(),
+            "higher than before"
+        );
+        let mean = |minute: f64| if minute % 20.0 < 1.0 { 60.0 } else { teeth(minute) };
+        assert_eq!(leak(57, &mean), None, "a fall within a minute");
     }
 
     #[test]
