@@ -240,7 +240,8 @@ impl HostTrack {
             let is_restarted = |facts: &ProcessFacts| {
                 let by_orchestrator =
                     starts_again(facts) && (is_model_server(facts) || repeats.recent >= RESTARTED_REPEATS);
-                by_orchestrator || (is_entry_of_container(facts) && repeats.at_once >= RESTARTED_REPEATS)
+                let is_entry = is_entry_of_container(facts) || is_entry_of_service(facts);
+                by_orchestrator || (is_entry && repeats.at_once >= RESTARTED_REPEATS)
             };
             let ended = EndedJob {
                 job: job.clone(),
@@ -326,6 +327,12 @@ fn is_entry_of_container(facts: &ProcessFacts) -> bool {
     const RUNTIMES: [&str; 5] = ["containerd-shim", "conmon", "docker-init", "tini", "dumb-init"];
     matches!(facts.owner, Some(Owner::Container { .. }))
         && facts.ancestors.first().is_some_and(|parent| RUNTIMES.contains(&&*parent.name))
+}
+
+/// Whether systemd starts this program, perhaps through a launcher, and again if its unit says so. Below a shell, it may be a script
+/// that works through a list.
+fn is_entry_of_service(facts: &ProcessFacts) -> bool {
+    matches!(facts.owner, Some(Owner::Service(_))) && facts.ancestors.last().is_some_and(|top| *top.name == *"systemd")
 }
 
 /// The mean utilisation in percent of the GPUs of a process over its life from which it has worked.
@@ -458,6 +465,8 @@ impl HostDiagnosis {
         for gpu in &mut self.gpus {
             gpu.ecc_baseline = None;
             gpu.best_clock_share = 0.0;
+            // What Slurm had allocated before ended with the reboot, or is held by an administrator.
+            gpu.unused_since = None;
             let links = std::mem::take(&mut gpu.links_seen);
             gpu.links_before_reboot = if is_other_machine { 0 } else { links.max(gpu.links_before_reboot) };
         }

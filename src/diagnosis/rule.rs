@@ -125,7 +125,9 @@ rules! {
                 all of them rested between earlier requests, or if two or more ranks hold 2 GiB at most, since they \
                 have not loaded the model; on a single GPU, if the power at work was seen and the log has stopped, or \
                 the counters of GPM rest, or if its log stopped before it was ever at work and it has spun for 20 min; \
-                and in any case if at least two clients have waited for an answer for that long. After waits that \
+                and in any case if at least two clients have waited for an answer for that long. So does any server whose GPU is \
+                busy at any power without an access to its memory, of which it used 5 % or more before, while two or more clients \
+                wait for 12 min. After waits that \
                 ended by themselves, several times the longest of them (5 after one, 1.5 after eight or more); after \
                 an hour beside a server of the same user that computes. The confidence is \"likely\" when at least two \
                 GPUs of the job are flat at the same time.",
@@ -346,7 +348,7 @@ rules! {
                 and another job have filled); warn from the eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works \
                 through a list), from the fourth if memory ran out at the end, or from the fifth, after runs of any length \
                 up to 7 min, for a model server in a pod, a container or a service, for any program of a pod that ends \
-                so often within half an hour, and for any program that a container engine starts again within 90 s \
+                so often within half an hour, and for any program that a container engine or systemd starts again within 90 s \
                 each time, if it is your job or gpufleet logs in as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
@@ -435,7 +437,8 @@ rules! {
                 is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and the \
                 job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth \
                 of the GPU in all, and is full within 20 min, warns if it does not slow down, unless a server loads \
-                it. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 \
+                it. So does memory that grows in each 3 of 30 min, by 8 % in \
+                all, and is full within 15 min, also that of a server. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 \
                 min, warns for a server and is info for any other job, which may have seen its largest batches. A leak \
                 is info while the GPUs draw 12 % more power than before: the work became larger. One finding per job.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
@@ -444,7 +447,7 @@ rules! {
               (`torch.cuda.memory._record_memory_history`).",
         not: "weights that are loaded slowly, warm-up, a sawtooth (memory that fell back twice from such a level), a random walk, a single jump, a curriculum with a few \
               steps up",
-        limits: "Needs 96 min of data, or 16 or 46 min of fast growth, and a driver that reports memory per process.",
+        limits: "Needs 96 min of data, or 16, 31 or 46 min of fast growth, and a driver that reports memory per process.",
         source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
     }
     ProbeBlocked {
@@ -767,7 +770,8 @@ rules! {
         title: "a job holds GPUs that it does not use",
         short: "holds GPUs without using them",
         topic: Job,
-        fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on; or a \
+        fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on, or four or more \
+               workers of a rank have one on its GPU and compute nothing there; or a \
                single process holds memory on several GPUs of which some have been idle for 30 min while another is \
                busy, or was so within half an hour. Info; warn after 90 min if 85 % of the memory of an idle one is \
                held and the job is no server.",
@@ -788,7 +792,8 @@ rules! {
                 5 % on average, or for 70 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
                 Where a process holds a context on one of \
                 them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no \
-                data. One finding per host, with the jobs and their users.",
+                data. The time before a reboot does not count. One finding per host, with the jobs and their users; if Slurm does not \
+                tell them, with the only job of Slurm whose processes are on the GPUs.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free; ranks in reserve, whose job computes on other hosts while they write \

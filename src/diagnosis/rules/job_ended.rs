@@ -285,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_its_container_engine_starts_again_warns_after_the_fifth_end() {
-        let fired = |parent: &str, pause: f64| {
+    fn a_program_that_a_container_engine_or_systemd_starts_again_warns_after_the_fifth_end() {
+        let fired_with = |owner: Owner, parent: &str, pause: f64| {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.interval = 10.0;
             for run in 0..5 {
                 let mut train = process(7 + run, "python train.py --resume", &[(0, 40)]);
-                train.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "abc".into() });
+                train.facts.owner = Some(owner.clone());
                 let parent = Ancestor { pid: 3, uid: Some(0), name: parent.into(), ..Ancestor::default() };
                 train.facts.ancestors = vec![parent];
                 tester.run_edited(
@@ -303,9 +303,15 @@ mod tests {
             }
             tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
         };
+        let docker = Owner::Container { runtime: "docker".into(), id: "abc".into() };
+        let fired = |parent: &str, pause: f64| fired_with(docker.clone(), parent, pause);
         assert_eq!(fired("containerd-shim", 20.0), ["info", "warn"]);
         assert_eq!(fired("containerd-shim", 200.0), ["info"], "somebody starts it again");
         assert_eq!(fired("bash", 20.0), ["info"], "somebody tries it in the container");
+        let service = Owner::Service("mae.service".into());
+        assert_eq!(fired_with(service.clone(), "systemd", 45.0), ["info", "warn"]);
+        assert_eq!(fired_with(service.clone(), "systemd", 200.0), ["info"], "perhaps a timer");
+        assert_eq!(fired_with(service, "bash", 45.0), ["info"], "perhaps a script with a list");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::job::fills;
 use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
-use crate::diagnosis::rule_context::RuleContext;
+use crate::diagnosis::rule_context::{RuleContext, gibibytes};
 use crate::diagnosis::track::JobTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
@@ -14,7 +14,9 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for (position, gpu) in context.gpus.iter().enumerate().filter(|(_, gpu)| gpu.is_readable && !gpu.is_instance) {
         shared(context, conditions, position, &FindingTarget::Gpu(gpu.identity.clone()));
     }
-    for job in context.jobs.iter().filter(|job| job.is_readable && job.gpus.len() >= 2) {
+    for job in
+        context.jobs.iter().filter(|job| job.is_readable && (job.gpus.len() >= 2 || job.members.len() > IDLE_WORKERS))
+    {
         stray(context, conditions, job);
     }
 }
@@ -95,6 +97,7 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     };
     let strays = |position: usize| members.iter().filter(|process| is_stray(process, position)).count();
     let crowded = job.positions().map(|position| (position, strays(position))).find(|(_, count)| *count >= 2);
+    let with_workers = job.positions().find_map(|position| idle_workers(&members, position, most));
     let t = context.sample_time.t;
     let is_busy = |position: usize| context.gpus.get(position).is_some_and(|gpu| gpu.utilization >= Some(20));
     // A person at a notebook pauses now and then.
@@ -104,10 +107,12 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
         run.is_some_and(|run| t - run.since >= limits.idle_after)
     };
     let resting: Vec<usize> = match members.as_slice() {
-        [_] if is_in_use || job.gpus.iter().any(|gpu| is_busy(gpu.position)) => job.positions().filter(rests).collect(),
+        [_] if job.gpus.len() >= 2 && (is_in_use || job.gpus.iter().any(|gpu| is_busy(gpu.position))) => {
+            job.positions().filter(rests).collect()
+        }
         _ => Vec::new(),
     };
-    if crowded.is_none() && resting.is_empty() {
+    if crowded.is_none() && resting.is_empty() && with_workers.is_none() {
         return;
     }
     // A GPU whose memory is full keeps everybody else away. A server may get requests for it at any time.
@@ -120,15 +125,22 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 300.0);
     conditions.met(RuleId::StrayContexts, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
         let name = context.format_job(job);
-        let (sentence, positions) = match crowded {
-            Some((position, count)) => (
+        let (sentence, positions) = match (crowded, with_workers) {
+            (None, Some(IdleWorkers { position, count, bytes })) if resting.is_empty() => {
+                let (gpu, held) = (context.format_gpus([position]), gibibytes(bytes));
+                let sentence = format!(
+                    "{count} workers of {name} hold a context on {gpu} each, {held} in all, and compute nothing there"
+                );
+                (sentence, vec![position])
+            }
+            (Some((position, count)), _) => (
                 format!(
                     "{count} ranks of {name} hold a context on {} although they work on others",
                     context.format_gpus([position])
                 ),
                 vec![position],
             ),
-            None => (
+            (None, _) => (
                 format!("{name} holds {} without using it", context.format_gpus(resting.iter().copied())),
                 resting.clone(),
             ),
@@ -137,6 +149,34 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
         details.gpus = context.finding_gpus(positions);
         details
     });
+}
+
+/// The least number of workers that hold a context for nothing.
+const IDLE_WORKERS: usize = 4;
+
+/// Workers of ranks that hold a context on the GPU of their rank.
+struct IdleWorkers {
+    position: usize,
+    count: usize,
+    bytes: u64,
+}
+
+/// Finds processes that a rank on the same GPU has started, that hold no more than a context there and compute nothing: workers that
+/// prepare data need none.
+fn idle_workers(members: &[&Process], position: usize, most: u64) -> Option<IdleWorkers> {
+    let bytes = |process: &Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
+    let rests = |process: &Process| process.usage_on(position).is_some_and(|usage| usage.sm_percent == Some(0));
+    let is_rank = |process: &&&Process| bytes(process).is_some_and(|bytes| bytes >= 3 * most);
+    let ranks: Vec<u32> = members.iter().filter(is_rank).map(|process| process.key.pid).collect();
+    let is_below = |process: &Process| {
+        let ancestors = process.facts().map_or(&[][..], |facts| facts.ancestors.as_slice());
+        ancestors.iter().any(|ancestor| ranks.contains(&ancestor.pid))
+    };
+    let held =
+        members.iter().filter(|process| rests(process) && is_below(process)).filter_map(|process| bytes(process));
+    let (count, bytes) =
+        held.filter(|bytes| *bytes <= most).fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+    (count >= IDLE_WORKERS).then_some(IdleWorkers { position, count, bytes })
 }
 
 #[cfg(test)]
@@ -232,6 +272,38 @@ mod tests {
         assert_eq!(tester.fired(), [("stray-contexts", "info")]);
         let sentence = tester.finding("stray-contexts").sentence.to_string();
         assert!(sentence.starts_with("3 ranks of train.py") && sentence.contains("a context on GPU 0"), "{sentence}");
+    }
+
+    #[test]
+    fn contexts_of_workers_that_compute_nothing_are_info() {
+        let fired = |workers: u32, percent: u8, parent: u32| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run(1000.0, |tester, _| {
+                let ancestor =
+                    |pid: u32, name: &str| Ancestor { pid, uid: Some(1000), name: name.into(), ..Ancestor::default() };
+                let mut rank = process(7, "python train.py", &[(0, 47)]);
+                rank.facts.ancestors = vec![ancestor(60, "torchrun")];
+                rank.gpus[0].sm_percent = Some(90);
+                let worker = |number| {
+                    let mut worker = process(10 + number, "python -c from multiprocessing", &[(0, 1)]);
+                    worker.gpus[0].gpu_memory_bytes = Some(520 << 20);
+                    worker.gpus[0].sm_percent = Some(percent);
+                    worker.facts.ancestors = vec![ancestor(parent, "python"), ancestor(60, "torchrun")];
+                    worker
+                };
+                let processes = std::iter::once(rank).chain((0..workers).map(worker)).collect();
+                TestSample { processes, gpus: vec![tester.gpu(90, 500.0, 40, 50)] }
+            });
+            let found = tester.fired().iter().any(|(rule, _)| *rule == "stray-contexts");
+            found.then(|| tester.finding("stray-contexts").sentence.to_string())
+        };
+        let found = fired(4, 0, 7).unwrap_or_default();
+        assert!(
+            found.starts_with("4 workers of ")
+                && found.ends_with("GPU 0 each, 2.0 GiB in all, and compute nothing there"),
+            "{found}"
+        );
+        assert_eq!([fired(3, 0, 7), fired(4, 5, 7), fired(4, 0, 9)], [None, None, None]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::clients;
 use crate::config::thresholds::StuckSpin;
 use crate::diagnosis::condition::Run;
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext};
-use crate::diagnosis::track::{Baseline, GpuTrack, JobGpu, JobTrack, ProcessTrack, WindowStats};
+use crate::diagnosis::track::{Baseline, GpuTrack, JobGpu, JobTrack, ProcessTrack, WaitingClients, WindowStats};
 
 /// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
 const MIN_HEALTHY_WATTS: f32 = 5.0;
@@ -41,6 +41,8 @@ const STOPPED_LOG_SECONDS: f64 = 900.0;
 /// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
 /// at most 64 channels (NCCL user guide, NCCL_MAX_CTAS).
 const WAITING_SM_PERCENT: f32 = 50.0;
+/// The memory utilisation, in percent, that a GPU must have shown before its memory counts as at rest while clients wait.
+const ACCESSED_PERCENT: u8 = 5;
 /// How long counters must show rest until the GPU counts as spinning, as a share of the time after which the job warns. Its finding
 /// is then pending soon enough for an examination before the warning.
 const COUNTED_REST_SHARE: f64 = 0.6;
@@ -80,6 +82,7 @@ pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, trac
         .or_else(|| frozen(context, job, gpu, track))
         .or_else(|| quiet_drop(context, job, gpu, track))
         .or_else(|| counters_at_rest(context, gpu, track))
+        .or_else(|| unanswered(context, job, gpu, track))
         .or_else(|| never_at_work(context, job, gpu, track))?;
     let t = context.sample_time.t;
     let Some(worked_at) = track.counted_work_at.filter(|at| t - at < context.limits.stuck_spin.warn_after) else {
@@ -313,6 +316,41 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
         utilization: stats.mean_utilization?,
         has_worked,
         earlier: gpu.baseline.median_power().filter(|_| has_worked),
+        is_partial: false,
+        memory_percent: None,
+        is_hint: false,
+    })
+}
+
+/// The clients of a server that wait while its GPU is busy without an access to its memory, which it accessed before: threads that
+/// spin on a lock may draw as much as work in short bursts.
+pub(super) fn clients_of_still_gpu<'a>(
+    context: &RuleContext<'a>,
+    job: &'a JobTrack,
+    track: &GpuTrack,
+) -> Option<&'a WaitingClients> {
+    let t = context.sample_time.t;
+    let run = track.still_run.filter(|run| run.reaches(t, clients::SERVER_AFTER))?;
+    let is_still = !track.has_power_smoothing && track.most_memory_percent >= ACCESSED_PERCENT;
+    let waits = |clients: &&WaitingClients| {
+        clients.count >= 2 && clients.run.is_some_and(|waited| t - waited.since.max(run.since) >= clients::SERVER_AFTER)
+    };
+    context.waiting_clients(job).filter(|clients| is_still && waits(clients))
+}
+
+/// Returns the GPU if nobody is served by it, whatever its power.
+fn unanswered(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let run = track.still_run.filter(|_| gpu.is_exclusive)?;
+    clients_of_still_gpu(context, job, track)?;
+    let stats = track.window.stats(run.since);
+    Some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts: stats.mean_power,
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        has_worked: false,
+        earlier: None,
         is_partial: false,
         memory_percent: None,
         is_hint: false,

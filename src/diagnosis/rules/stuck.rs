@@ -5,7 +5,9 @@
 
 use super::clients::{self, SERVER_AFTER};
 use super::job::holds_only_a_context;
-use super::spinning::{LEVEL_AFTER, SpinningGpu, is_in_hysteresis, may_wait, quiet_drop_after, spinning};
+use super::spinning::{
+    LEVEL_AFTER, SpinningGpu, clients_of_still_gpu, is_in_hysteresis, may_wait, quiet_drop_after, spinning,
+};
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
@@ -310,21 +312,25 @@ fn suspect(
     target: &FindingTarget,
     (unseen, is_waiting): (&[&SpinningGpu], bool),
 ) {
-    let unanswered = clients::of_spinning_server(context, job, earliest(unseen));
+    let of_still_gpu = || {
+        let mut tracks = unseen.iter().filter_map(|one| context.gpus.get(one.position));
+        tracks.find_map(|track| clients_of_still_gpu(context, job, track))
+    };
+    let unanswered = clients::of_spinning_server(context, job, earliest(unseen)).or_else(of_still_gpu);
     let is_hung_server = unanswered.is_some() || is_hung_server(context, job, unseen);
     let is_likely = unseen.len() >= 2 && !is_waiting;
     let confidence = if is_likely { Confidence::Likely } else { Confidence::Suspected };
-    // A rank that works on the host gets additional time.
-    let patience = if is_waiting { context.limits.stuck_spin.waiting_after } else { 0.0 };
     // A rank on a single GPU has no peer to wait for, and a server waits for requests.
     let is_alone = job.gpus.len() == 1 && context.peers.certain_parts(job, context.host.id).next().is_none();
     let is_server_at_rest = job.is_model_server && !is_hung_server;
     let is_at_work = context.is_log_growing(job) && !is_hung_server;
     // A server that answers none of its clients for so long does not work for them on the CPU.
     let waits_for_a_rank = is_waiting && unanswered.is_none();
+    // A rank that works on the host gets additional time.
+    let patience = if waits_for_a_rank { context.limits.stuck_spin.waiting_after } else { 0.0 };
     let is_explained = waits_for_a_rank || is_server_at_rest || is_at_work || is_explained(context, job);
     // In reinforcement learning, the trainer waits for the answers of a model server before its first step.
-    let has_server_at_work = !job.is_model_server && has_server_at_work(context, job);
+    let has_server_at_work = !job.is_model_server && unanswered.is_none() && has_server_at_work(context, job);
     // In a hang every rank waits: it spins or rests. A GPU that does something else works.
     let is_mixed = job.gpus.iter().any(|gpu| {
         let is_spinning = unseen.iter().any(|spinning| spinning.position == gpu.position);

@@ -9,15 +9,15 @@ pub(crate) struct Leak {
     /// In bytes.
     pub(crate) growth: f64,
     /// The seconds in which the memory grew: two hours, the time since the process was first seen, or the minutes of
-    /// [`FAST`] or [`STEEP`].
+    /// [`FAST`], [`EVEN`] or [`STEEP`].
     pub(crate) span: f64,
     /// The seconds until the memory of its GPUs is full.
     pub(crate) full_in: f64,
     /// The growth is too small or too slow to matter within a day.
     pub(crate) is_slow: bool,
-    /// It grew in each minute of a quarter of an hour.
+    /// It grew in each minute of a quarter of an hour, or evenly for half an hour.
     pub(crate) is_fast: bool,
-    /// It grew for three quarters of an hour: longer than a server needs to load its models.
+    /// It grew for half an hour or more: longer than a server needs to load its models.
     pub(crate) is_steep: bool,
 }
 
@@ -42,8 +42,10 @@ pub(crate) struct Growth {
     full_in: f64,
 }
 
-/// A quarter of an hour in each minute of which the memory grows, and three quarters with growth in each five minutes.
+/// A quarter of an hour in each minute of which the memory grows, half an hour with growth in each three minutes, and three quarters
+/// with growth in each five.
 pub(crate) const FAST: Growth = Growth { points: 15, part: 1, share: 0.1, full_in: 1200.0 };
+const EVEN: Growth = Growth { points: 30, part: 3, share: 0.08, full_in: 900.0 };
 const STEEP: Growth = Growth { points: 45, part: 5, share: 0.3, full_in: 2400.0 };
 /// The least growth of each part, as a share of the mean one.
 const FAST_STEP_SHARE: f64 = 0.25;
@@ -57,9 +59,11 @@ pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits:
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
     long_leak(&series, total, free, limits).or_else(|| {
         let steep = growth_without_a_pause(&series, total, free, &STEEP);
+        let even = growth_without_a_pause(&series, total, free, &EVEN);
         let fast = growth_without_a_pause(&series, total, free, &FAST);
-        let found = fast.or(steep)?;
-        Some(Leak { is_fast: fast.is_some(), is_steep: steep.is_some(), ..found })
+        let found = fast.or(even).or(steep)?;
+        let is_fast = fast.is_some() || even.is_some();
+        Some(Leak { is_fast, is_steep: steep.is_some() || even.is_some(), ..found })
     })
 }
 
@@ -340,6 +344,8 @@ mod tests {
         assert_eq!(leak(30, &|minute| 70.0 - 25.0 * (-minute / 8.0).exp()), None, "an allocator that fills the GPU");
         assert_eq!(leak(30, &|minute| 40.0 + minute.min(27.0)), None, "weights that are loaded");
         assert_eq!(leak(30, &|minute| 40.0 + (minute / 5.0).floor() * 5.0), None, "steps");
+        let creeps = |minute: f64| 61.4 + 0.3 * minute + 0.2 * (minute % 2.0);
+        assert_eq!((leak(47, &creeps), leak(48, &creeps)), (None, Some(860.0)), "evenly, full in 15 min");
         let teeth = |minute: f64| 50.0 + minute % 20.0;
         assert!(leak(37, &teeth).is_some(), "it fell once");
         assert_eq!(leak(57, &teeth), None, "it fell twice");
