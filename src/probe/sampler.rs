@@ -7,8 +7,8 @@ use super::procfs::{FileReader, HostSampler, ProcessSampler, SampleContext, boot
 use super::user_names::UserNames;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
-    GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns,
-    RecentPast, SafeText, Snapshot, XidEvent,
+    GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, HostReading, Inventory, ProbeCost,
+    ProcessColumns, RecentPast, SafeText, Snapshot, XidEvent,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
@@ -17,9 +17,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Readings that rarely change are read in the first sample and in every tenth one after it.
 const SLOW_READINGS_EVERY: u64 = 10;
-/// How long after its start a service leaves out sockets, file systems and other programs. A controller starts many probes at
-/// once, and the machine may serve several of them, as behind a jump host.
-const START_SECONDS: f64 = 2.0;
 
 /// All sources of readings, and the state kept between samples.
 pub(crate) struct Sampler {
@@ -75,6 +72,16 @@ impl Sampler {
         self.external.slurm_jobs_left(jobs, self.monotonic(Instant::now()));
     }
 
+    /// Starts what the first sample of a service left out: sockets, file systems and other programs. The second one has the results.
+    pub(crate) fn finish_start(&mut self) {
+        if self.sequence == 1 {
+            let now = self.monotonic(Instant::now());
+            self.processes.start_sockets(now);
+            // Nothing has an answer yet.
+            self.external.advance(now, false, self.processes.working_directories(), &mut HostReading::default());
+        }
+    }
+
     /// Waits for pending user names, at most `limit`.
     pub(crate) fn wait_for_users(&mut self, limit: Duration) {
         self.users.wait_until_resolved(limit);
@@ -118,7 +125,7 @@ impl Sampler {
             boot_unix_seconds: self.host.boot_unix_seconds(),
             unix_seconds: wall_unix_ms / 1000,
             forks: self.host.forks(),
-            is_starting: now < START_SECONDS && interval_seconds.is_some(),
+            is_starting: self.sequence == 1 && interval_seconds.is_some(),
         };
         let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
         self.processes.resolve_owner_names(&mut self.external);

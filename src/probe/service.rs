@@ -190,6 +190,7 @@ fn sample_until_closed(mut sampler: Sampler, interval: Duration, output: &Stdout
                 if messages.into_iter().any(|message| output.send(&message).is_err()) {
                     return;
                 }
+                sampler.finish_start();
             }
         }
     }

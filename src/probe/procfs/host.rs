@@ -50,7 +50,7 @@ pub(crate) struct SampleContext {
     pub(crate) unix_seconds: i64,
     /// Fork counters, at most [`REFRESH_SECONDS`] old.
     pub(crate) forks: Option<Forks>,
-    /// The first samples of a service leave out what takes long and is not on a screen at once, so that all hosts appear soon.
+    /// The first sample of a service leaves out what takes long and is not on a screen at once, so that its host appears soon.
     pub(crate) is_starting: bool,
 }
 

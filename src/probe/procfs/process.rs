@@ -56,6 +56,8 @@ pub(super) struct TrackedProcess {
     lineage_due: bool,
     /// The ancestors have been read since the parent changed.
     lineage_is_known: bool,
+    /// The monotonic time of the sample in which the parent changed, in seconds.
+    lineage_due_at: f64,
     /// Number of samples for which a job id lookup has waited for the lineage.
     job_id_waits: u8,
     outer_ancestors: OuterAncestors,
@@ -72,6 +74,8 @@ pub(super) struct TrackedProcess {
     is_own: bool,
     own_details: OwnProcessDetails,
     sockets: SocketReader,
+    /// It has run since the last read of its sockets.
+    sockets_due: bool,
     /// The blocked thread whose wait channel has been read.
     blocked_thread: Option<u32>,
 }
@@ -139,8 +143,7 @@ impl TrackedProcess {
             || self.command_read.as_ref().is_some_and(Pending::is_ready)
             || self.lineage_read.as_ref().is_some_and(Pending::is_ready)
             || self.sockets.is_ready()
-            || self.awaits_lineage()
-            || self.awaits_sockets(plan.context);
+            || self.awaits_lineage(plan.context);
         if let Some((fields, _)) = self.stat_fields
             && !plan.read_cpu_clock
             && !refresh_stat
@@ -225,7 +228,7 @@ impl TrackedProcess {
         let has_run = cpu_nanoseconds.is_none() || self.facts_cpu_clock != cpu_nanoseconds;
         let refresh_facts =
             is_new || renamed || parent_changed || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
-        if is_alive && self.awaits_lineage() {
+        if is_alive && self.awaits_lineage(context) {
             // The read in the background has not returned: without the command lines, it cannot block.
             let lineage = Lineage::read(reader, pid, self.parent, false);
             self.set_lineage(lineage);
@@ -235,18 +238,15 @@ impl TrackedProcess {
             self.start_reads(pid, &background.pool);
             self.facts_cpu_clock = cpu_nanoseconds;
         }
-        let mut read_sockets = self.awaits_sockets(context);
         if self.is_own && (refresh_facts || plan.refresh_stat) {
             let thread = self.blocked_thread.or(self.is_idle().then_some(pid));
             let has_run = is_alive && (cpu_nanoseconds.is_none() || self.io_cpu_clock != cpu_nanoseconds);
             self.own_details.read_activity(pid, has_run, thread, context, reader);
-            read_sockets |= has_run || (is_alive && self.sockets.is_server());
+            self.sockets_due |= has_run || (is_alive && self.sockets.is_server());
             self.io_cpu_clock = cpu_nanoseconds;
         }
-        if read_sockets && self.lineage_is_known && !context.is_starting {
-            let front_end = self.facts.ancestors.iter().filter(|ancestor| !is_root_process(ancestor));
-            let front_end = front_end.map(|ancestor| ancestor.pid);
-            self.sockets.start(pid, front_end, context.now, &background.socket_tables, &background.pool);
+        if is_alive && !context.is_starting {
+            self.start_sockets(pid, context.now, background);
         }
         self.update_reading(plan, fields, cpu_seconds)
     }
@@ -286,15 +286,20 @@ impl TrackedProcess {
         }
     }
 
-    /// Whether its sockets were left out at the start.
-    fn awaits_sockets(&self, context: SampleContext) -> bool {
-        let is_zombie = self.state == Some(ProcessState::Zombie);
-        !context.is_starting && self.is_own && self.lineage_is_known && self.sockets.is_new() && !is_zombie
+    /// Starts a read of its sockets if one is due. It needs the ancestors, which may answer its clients.
+    pub(super) fn start_sockets(&mut self, pid: u32, now: f64, background: &BackgroundReads) {
+        if self.sockets_due && self.lineage_is_known && self.is_own {
+            self.sockets_due = false;
+            let front_end = self.facts.ancestors.iter().filter(|ancestor| !is_root_process(ancestor));
+            let front_end = front_end.map(|ancestor| ancestor.pid);
+            self.sockets.start(pid, front_end, now, &background.socket_tables, &background.pool);
+        }
     }
 
-    /// Whether its ancestors are not known although a read of them has been started.
-    fn awaits_lineage(&self) -> bool {
-        !self.lineage_is_known && self.state.is_some_and(|state| state != ProcessState::Zombie)
+    /// Whether its ancestors are not known although a read of them was started in an earlier sample.
+    fn awaits_lineage(&self, context: SampleContext) -> bool {
+        let is_alive = self.state.is_some_and(|state| state != ProcessState::Zombie);
+        !self.lineage_is_known && is_alive && context.now > self.lineage_due_at
     }
 
     /// Whether a thread may hang unnoticed: the leader neither runs nor sleeps normally, or the process gains no CPU
@@ -389,6 +394,7 @@ impl TrackedProcess {
         if parents {
             // A read in progress is of the previous ancestors.
             (self.lineage_read, self.lineage_due, self.lineage_is_known) = (None, true, false);
+            self.lineage_due_at = plan.context.now;
         }
         if self.is_own {
             self.unsent |= self.own_details.refresh(pid, plan.context, &mut self.facts, reader);

@@ -85,6 +85,13 @@ impl ProcessSampler {
         self.background.pool.wait_until_idle(deadline);
     }
 
+    /// Starts the reads of sockets that the first sample left out.
+    pub(crate) fn start_sockets(&mut self, now: f64) {
+        for &mut (pid, ref mut tracked) in &mut self.tracked {
+            tracked.start_sockets(pid, now, &self.background);
+        }
+    }
+
     fn first_commands_awaited(&self) -> usize {
         self.tracked.iter().filter(|(_, process)| process.awaits_first_command()).count()
     }
@@ -469,17 +476,22 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_read_after_the_start() {
+    fn sockets_are_read_after_the_first_sample() {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
-        let mut connections = |is_starting| {
+        let mut connections = |is_starting, starts_sockets| {
             fixture.is_starting = is_starting;
             let (readings, _) = fixture.sample(&[child.id()]);
+            if starts_sockets {
+                fixture.processes.start_sockets(fixture.now);
+            }
             fixture.wait_until_idle();
             readings[0].established_connections
         };
-        assert_eq!([true, true, true, false].map(&mut connections), [None; 4]);
-        assert_eq!(connections(false), Some(0));
+        assert_eq!(
+            [connections(true, false), connections(true, true), connections(false, false)],
+            [None, None, Some(0)]
+        );
         child.kill().expect("is killed");
         child.wait().expect("has ended");
     }

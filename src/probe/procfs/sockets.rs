@@ -92,11 +92,6 @@ impl SocketReader {
         }
     }
 
-    /// Whether no read has been started.
-    pub(super) fn is_new(&self) -> bool {
-        self.started_at.is_none()
-    }
-
     /// Whether it or its front end is a server. Its clients change also while the process itself does not run.
     pub(super) fn is_server(&self) -> bool {
         self.waiting.is_some()
