@@ -3,7 +3,8 @@
 use super::condition::SampleTime;
 use super::conditions::Conditions;
 use super::process_kind::{
-    is_debugged, is_model_server, is_notebook, is_supervised, served_port, serves_models, waits_for_tasks,
+    is_debugged, is_entry_of_service, is_model_server, is_notebook, is_supervised, served_port, serves_models,
+    waits_for_tasks,
 };
 use super::track::{
     AvailableMemory, GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, Shrinkage, SpinThresholds, detect_leak,
@@ -146,8 +147,8 @@ pub(crate) struct SeenXid {
 #[derive(Debug, Clone)]
 struct FilesystemTrack {
     mount_point: SafeText,
-    /// The time of the first sample that told of it.
-    first_at: f64,
+    /// The time of the first sample that told its size.
+    first_at: Option<f64>,
     /// The available space, minute by minute.
     space: AvailableMemory,
 }
@@ -204,11 +205,11 @@ impl HostTrack {
         self.filesystems.iter().find(|known| known.mount_point == *mount_point)
     }
 
-    /// Whether the host tells of this filesystem for the first time at `t`, and has not told of others for long. The probe asks
+    /// Whether the host tells the size of this filesystem for the first time at `t`, and has not told of others for long. The probe asks
     /// for the sizes after its first samples, and a file server may take seconds to answer.
     pub(crate) fn is_first_report(&self, mount_point: &SafeText, t: f64) -> bool {
         let is_new_host = self.first_at.is_some_and(|first_at| t - first_at <= FIRST_REPORTS_SECONDS);
-        is_new_host && self.filesystem(mount_point).is_some_and(|known| known.first_at >= t)
+        is_new_host && self.filesystem(mount_point).is_some_and(|known| known.first_at >= Some(t))
     }
 
     /// Records the jobs of these processes as ended if they held enough memory for long enough.
@@ -327,12 +328,6 @@ fn is_entry_of_container(facts: &ProcessFacts) -> bool {
     const RUNTIMES: [&str; 5] = ["containerd-shim", "conmon", "docker-init", "tini", "dumb-init"];
     matches!(facts.owner, Some(Owner::Container { .. }))
         && facts.ancestors.first().is_some_and(|parent| RUNTIMES.contains(&&*parent.name))
-}
-
-/// Whether systemd starts this program, perhaps through a launcher, and again if its unit says so. Below a shell, it may be a script
-/// that works through a list.
-fn is_entry_of_service(facts: &ProcessFacts) -> bool {
-    matches!(facts.owner, Some(Owner::Service(_))) && facts.ancestors.last().is_some_and(|top| *top.name == *"systemd")
 }
 
 /// The mean utilisation in percent of the GPUs of a process over its life from which it has worked.
@@ -745,9 +740,11 @@ impl HostDiagnosis {
             let place = known.iter().position(|known| known.mount_point == filesystem.mount_point);
             let place = place.unwrap_or_else(|| {
                 let mount_point = filesystem.mount_point.clone();
-                known.push(FilesystemTrack { mount_point, first_at: t, space: AvailableMemory::default() });
+                known.push(FilesystemTrack { mount_point, first_at: None, space: AvailableMemory::default() });
                 known.len() - 1
             });
+            let first_at = &mut known[place].first_at;
+            *first_at = first_at.or(filesystem.available_bytes.map(|_| t));
             known[place].space.add(filesystem.available_bytes, t);
         }
         if !self.processes.is_empty() {

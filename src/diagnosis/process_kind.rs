@@ -123,6 +123,20 @@ fn is_batch(argv: &[SafeText]) -> bool {
         .any(|(program, command)| is_server_word(base_name(program)) && BATCH_COMMANDS.contains(&command.as_str()))
 }
 
+/// Whether systemd starts this program, perhaps through a launcher of ranks, and again if its unit says so. Below a shell or another
+/// program, it may be one of a list of tasks.
+pub(super) fn is_entry_of_service(facts: &ProcessFacts) -> bool {
+    let starts_ranks = |ancestor: &Ancestor| {
+        RANK_STARTERS.contains(&ancestor.name.as_str())
+            || ancestor.argv.iter().take(3).any(|word| RANK_STARTERS.contains(&base_name(word)))
+    };
+    let is_entry = match facts.ancestors.split_last() {
+        Some((top, launchers)) => *top.name == *"systemd" && launchers.iter().all(starts_ranks),
+        None => false,
+    };
+    is_entry && matches!(facts.owner, Some(Owner::Service(_)))
+}
+
 /// Whether a service manager, a container engine or an orchestrator runs this process, and may start it again.
 pub(super) fn is_supervised(facts: &ProcessFacts) -> bool {
     matches!(facts.owner, Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. }))

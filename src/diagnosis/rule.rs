@@ -126,8 +126,8 @@ rules! {
                 have not loaded the model; on a single GPU, if the power at work was seen and the log has stopped, or \
                 the counters of GPM rest, or if its log stopped before it was ever at work and it has spun for 20 min; \
                 and in any case if at least two clients have waited for an answer for that long. So does any server whose GPU is \
-                busy at any power without an access to its memory, of which it used 5 % or more before, while two or more clients \
-                wait for 12 min. After waits that \
+                busy at any power without an access to its memory, which the job accessed for a minute or more before, while clients \
+                wait for 12 min, of whom two or more came since. After waits that \
                 ended by themselves, several times the longest of them (5 after one, 1.5 after eight or more); after \
                 an hour beside a server of the same user that computes. The confidence is \"likely\" when at least two \
                 GPUs of the job are flat at the same time.",
@@ -159,7 +159,7 @@ rules! {
         short: "stopped working",
         topic: StuckJob,
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, or at 10 % or less in \
-                performance state P4 or below, in which only a desktop draws; each of its \
+                one of the performance states P4 to P15, in which only a desktop draws; each of its \
                 processes uses at most 0.06 CPU cores or 15 % of its usage at work (0.18 at most), it starts no \
                 child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
                 single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
@@ -776,8 +776,9 @@ rules! {
                busy, or was so within half an hour. Info; warn after 90 min if 85 % of the memory of an idle one is \
                held and the job is no server.",
         means: "The ranks did not choose their device before they created a context (`torch.cuda.set_device`), or a \
-               framework takes every GPU (TensorFlow).",
-        next: "Set CUDA_VISIBLE_DEVICES for the job, or `set_device` in each rank.",
+               framework takes every GPU (TensorFlow), or each data loader worker touches CUDA.",
+        next: "Set CUDA_VISIBLE_DEVICES for the job, or `set_device` in each rank. Workers that prepare data need no CUDA: keep tensors \
+               on the CPU in the data set and in `collate_fn`.",
         not: "a pipeline whose GPUs take turns, ranks that use several GPUs",
         limits: "Needs the memory of each process.",
         source: "PyTorch's advice on torch.cuda.set_device; TensorFlow's on limiting GPU memory growth",

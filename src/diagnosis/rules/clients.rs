@@ -367,12 +367,14 @@ mod tests {
 
     #[test]
     fn a_server_whose_threads_spin_at_the_power_of_its_work_is_hung_if_clients_wait() {
-        let run = |memory: u8, clients: u32| {
+        let run_with = |memory: u8, clients: u32, waited: f64| {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.run(1800.0, |tester, _| server(tester, 31, 300.0, memory, (3, 8.0)));
-            tester.run(1200.0, |tester, t| server(tester, 100, 290.0, 0, (clients, t)));
+            tester.run(1200.0, |tester, t| server(tester, 100, 290.0, 0, (clients, waited + t)));
             tester.fired().contains(&("stuck-spin-suspect", "warn"))
         };
+        let run = |memory: u8, clients: u32| run_with(memory, clients, 0.0);
         assert_eq!([run(9, 4), run(9, 1), run(0, 4)], [true, false, false], "one may subscribe to events");
+        assert!(!run_with(9, 2, 4000.0), "so may two");
     }
 }

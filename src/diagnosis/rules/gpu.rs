@@ -3,7 +3,7 @@
 
 use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::finding::FindingTarget;
+use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, counted, duration, host_details};
 use crate::diagnosis::track::GpuTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
@@ -669,10 +669,12 @@ fn fewer_nvlinks(
             }
             None => format!("{gpu} has {links}, the others of its model {usual}"),
         };
-        let mut details = context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned());
-        if other_host.is_some() {
-            details.gpus = context.finding_gpus(0..context.gpus.len());
-        }
+        let next = "nvidia-smi nvlink -s".to_owned();
+        let details = if other_host.is_some() {
+            FindingDetails { gpus: context.finding_gpus(0..context.gpus.len()), ..host_details(sentence, next) }
+        } else {
+            context.gpu_details(position, sentence, next)
+        };
         details.with_figures(format!("{count} of {usual} links"))
     });
 }

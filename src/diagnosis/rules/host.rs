@@ -216,9 +216,8 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
         details.gpus = context.finding_gpus(positions.iter().copied());
         // A finding has one user.
         details.user = jobs.first().and_then(|job| job.user.clone());
-        if jobs.is_empty()
-            && let Some(job) = only_slurm_job(context)
-        {
+        if let Some(job) = only_slurm_job(context) {
+            details.is_mine = job.is_mine;
             details.user = context.members(job).next().map(|process| process.info.who.clone());
             details.job = Some(job.key.clone());
             details.processes = context.members(job).map(|process| context.finding_process(process)).collect();
@@ -232,6 +231,8 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
 
 /// A rank in reserve writes to its log at least this often, in seconds.
 const SPARE_LOG_SECONDS: f64 = 300.0;
+/// Its job has computed on another host within this time, in seconds.
+const SPARE_WORK_SECONDS: f64 = 1800.0;
 
 /// Whether a GPU belongs to ranks in reserve, which take the place of ranks that fail: their job computes on other hosts, and they go
 /// on writing to their logs.
@@ -241,9 +242,8 @@ fn is_spare(context: &RuleContext, position: usize) -> bool {
         let age = process.log.as_ref().and_then(|log| log.age(context.sample_time.t));
         age.is_some_and(|age| age <= SPARE_LOG_SECONDS)
     };
-    let computes = |part: JobPart| {
-        part.job.computed_at.is_some_and(|at| part.diagnosis.host_track.sampled_at.is_some_and(|now| now - at <= 600.0))
-    };
+    let t = context.sample_time.t;
+    let computes = |part: JobPart| part.job.computed_at.is_some_and(|at| t - at <= SPARE_WORK_SECONDS);
     jobs.peek().is_some()
         && jobs.all(|job| {
             context.members(job).all(is_alive) && context.peers.certain_parts(job, context.host.id).any(computes)
@@ -258,9 +258,12 @@ const MOST_UNUSED_WARN_AFTER: f64 = 4200.0;
 /// As [`MOST_UNUSED_WARN_AFTER`], on a host that works.
 const HALF_UNUSED_WARN_AFTER: f64 = 7200.0;
 
-/// The job of Slurm whose processes are on the GPUs, if it is the only one: it holds the unused ones, too, unless there is a job
-/// without a process on a GPU.
+/// The job of Slurm whose processes are on the GPUs, if it is the only one and Slurm does not tell which jobs hold them: it holds the
+/// unused ones, too, unless there is a job without a process on a GPU.
 fn only_slurm_job<'a>(context: &RuleContext<'a>) -> Option<&'a JobTrack> {
+    if !context.host.slurm_jobs().unwrap_or_default().is_empty() {
+        return None;
+    }
     let mut jobs = context.jobs.iter().filter(|job| matches!(job.key, JobKey::Slurm { .. }));
     jobs.next().filter(|_| jobs.next().is_none())
 }

@@ -347,7 +347,7 @@ fn ranks_in_reserve_on_unused_gpus_of_slurm_are_listed() {
 
 #[test]
 fn unused_gpus_belong_to_the_only_job_of_slurm_if_it_does_not_tell() {
-    let users = |jobs: &[&str]| {
+    let users = |jobs: &[&str], told: Option<Vec<SlurmJob>>| {
         let mut tester = RuleTester::new(gpus(0..3));
         tester.interval = 30.0;
         let run = |(gpu, job): (u16, &&str)| {
@@ -362,13 +362,18 @@ fn unused_gpus_belong_to_the_only_job_of_slurm_if_it_does_not_tell() {
                 gpus: (0..3).map(|gpu| tester.gpu(if gpu < 2 { 99 } else { 0 }, 400.0, 40, 20)).collect(),
                 processes: processes.clone(),
             },
-            |snapshot, _| snapshot.host.slurm_allocated_gpus = Some(vec![0, 1, 2]),
+            |snapshot, _| {
+                snapshot.host.slurm_allocated_gpus = Some(vec![0, 1, 2]);
+                snapshot.host.slurm_jobs = told.clone();
+            },
         );
         let finding = tester.finding("slurm-unused");
         (finding.user.as_deref().map(str::to_owned), finding.processes.len())
     };
-    assert_eq!(users(&["3385"]), (Some("alice".to_owned()), 1));
-    assert_eq!(users(&["3385", "3390"]), (None, 0), "one of two");
+    assert_eq!(users(&["3385"], None), (Some("alice".to_owned()), 1));
+    assert_eq!(users(&["3385", "3390"], None), (None, 0), "one of two");
+    let told = SlurmJob { job: "3385".into(), user: Some("alice".into()), gpus: vec![0, 1] };
+    assert_eq!(users(&["3385"], Some(vec![told])), (None, 0), "Slurm tells that it holds others");
 }
 
 #[test]
@@ -437,6 +442,18 @@ fn a_disk_that_was_already_full_is_preexisting() {
         (vec![("disk-full", "crit")], 1),
         "worse than at the first sample"
     );
+}
+
+#[test]
+fn a_full_disk_of_a_file_server_that_answers_late_is_preexisting() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    with_host(&mut tester, 30.0, |snapshot, t| {
+        disk(96)(snapshot, t);
+        let filesystem = &mut snapshot.host.filesystems[0];
+        (filesystem.available_bytes, filesystem.total_bytes, filesystem.silent_seconds) = (None, None, Some(6.0));
+    });
+    with_host(&mut tester, 60.0, disk(96));
+    assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 0));
 }
 
 #[test]

@@ -123,9 +123,11 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         }
         _ if looping.is_some() && is_caught => {
             // One host may evaluate while the others wait. All do not.
-            let is_told_twice =
-                context.peers.certain_parts(job, context.host.id).any(|part| part.job.loop_run().is_some());
-            let after = if is_told_twice { CAUGHT_ALONE_WARN_AFTER } else { UNSEEN_WARN_AFTER };
+            let t = context.sample_time.t;
+            let mut parts = context.peers.certain_parts(job, context.host.id).peekable();
+            let do_all_loop = parts.peek().is_some()
+                && parts.all(|part| part.diagnosis.is_recent(t) && part.job.loop_run().is_some());
+            let after = if do_all_loop { CAUGHT_ALONE_WARN_AFTER } else { UNSEEN_WARN_AFTER };
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         _ if is_idle_batch || never_began => {
@@ -155,7 +157,13 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             (_, true) => "wrote a log before",
             _ => "worked before",
         };
-        let idle = if job.is_blind { "whose utilisation is unknown" } else { "at 0 to 1 %" };
+        let readings = job.positions().filter_map(|position| context.host.gpus().nth(position));
+        let most = readings.filter_map(|(_, reading)| reading.utilization_percent).max();
+        let idle = match most {
+            _ if job.is_blind => "whose utilisation is unknown".to_owned(),
+            Some(percent) if percent > 1 => format!("at {percent} %, for a desktop"),
+            _ => "at 0 to 1 %".to_owned(),
+        };
         let cpu = match (unfed, looping) {
             (Some(_), _) => "its workers rest",
             (None, Some(_)) => "one busy CPU core",

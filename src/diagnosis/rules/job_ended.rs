@@ -292,8 +292,14 @@ mod tests {
             for run in 0..5 {
                 let mut train = process(7 + run, "python train.py --resume", &[(0, 40)]);
                 train.facts.owner = Some(owner.clone());
-                let parent = Ancestor { pid: 3, uid: Some(0), name: parent.into(), ..Ancestor::default() };
-                train.facts.ancestors = vec![parent];
+                let ancestor = |name: &str| Ancestor {
+                    pid: 30 + run,
+                    start_ticks: u64::from(run),
+                    uid: Some(0),
+                    name: name.into(),
+                    argv: vec![name.into()],
+                };
+                train.facts.ancestors = parent.split(" < ").map(ancestor).collect();
                 tester.run_edited(
                     230.0,
                     |tester, _| TestSample { gpus: vec![tester.gpu(20, 168.0, 5, 40)], processes: vec![train.clone()] },
@@ -311,6 +317,8 @@ mod tests {
         let service = Owner::Service("mae.service".into());
         assert_eq!(fired_with(service.clone(), "systemd", 45.0), ["info", "warn"]);
         assert_eq!(fired_with(service.clone(), "systemd", 200.0), ["info"], "perhaps a timer");
+        assert_eq!(fired_with(service.clone(), "torchrun < systemd", 45.0), ["info", "warn"]);
+        assert_eq!(fired_with(service.clone(), "queue-worker < systemd", 45.0), ["info"], "one task after the other");
         assert_eq!(fired_with(service, "bash", 45.0), ["info"], "perhaps a script with a list");
     }
 

@@ -97,7 +97,8 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     };
     let strays = |position: usize| members.iter().filter(|process| is_stray(process, position)).count();
     let crowded = job.positions().map(|position| (position, strays(position))).find(|(_, count)| *count >= 2);
-    let with_workers = job.positions().find_map(|position| idle_workers(&members, position, most));
+    let with_workers: Vec<IdleWorkers> =
+        job.positions().filter_map(|position| idle_workers(&members, position, most)).collect();
     let t = context.sample_time.t;
     let is_busy = |position: usize| context.gpus.get(position).is_some_and(|gpu| gpu.utilization >= Some(20));
     // A person at a notebook pauses now and then.
@@ -112,7 +113,7 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
         }
         _ => Vec::new(),
     };
-    if crowded.is_none() && resting.is_empty() && with_workers.is_none() {
+    if crowded.is_none() && resting.is_empty() && with_workers.is_empty() {
         return;
     }
     // A GPU whose memory is full keeps everybody else away. A server may get requests for it at any time.
@@ -125,27 +126,34 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 300.0);
     conditions.met(RuleId::StrayContexts, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
         let name = context.format_job(job);
-        let (sentence, positions) = match (crowded, with_workers) {
-            (None, Some(IdleWorkers { position, count, bytes })) if resting.is_empty() => {
-                let (gpu, held) = (context.format_gpus([position]), gibibytes(bytes));
-                let sentence = format!(
-                    "{count} workers of {name} hold a context on {gpu} each, {held} in all, and compute nothing there"
-                );
-                (sentence, vec![position])
+        let mut next = "set CUDA_VISIBLE_DEVICES for the job";
+        let (sentence, positions) = match crowded {
+            None if resting.is_empty() => {
+                let positions: Vec<usize> = with_workers.iter().map(|workers| workers.position).collect();
+                let count: usize = with_workers.iter().map(|workers| workers.count).sum();
+                let held = gibibytes(with_workers.iter().map(|workers| workers.bytes).sum());
+                let gpus = context.format_gpus(positions.iter().copied());
+                next = "use no CUDA in data loader workers";
+                (
+                    format!(
+                        "{count} workers of {name} hold {held} of {gpus} for contexts in which they compute nothing"
+                    ),
+                    positions,
+                )
             }
-            (Some((position, count)), _) => (
+            Some((position, count)) => (
                 format!(
                     "{count} ranks of {name} hold a context on {} although they work on others",
                     context.format_gpus([position])
                 ),
                 vec![position],
             ),
-            (None, _) => (
+            None => (
                 format!("{name} holds {} without using it", context.format_gpus(resting.iter().copied())),
                 resting.clone(),
             ),
         };
-        let mut details = context.job_details(job, sentence, "set CUDA_VISIBLE_DEVICES for the job".to_owned());
+        let mut details = context.job_details(job, sentence, next.to_owned());
         details.gpus = context.finding_gpus(positions);
         details
     });
@@ -298,11 +306,7 @@ mod tests {
             found.then(|| tester.finding("stray-contexts").sentence.to_string())
         };
         let found = fired(4, 0, 7).unwrap_or_default();
-        assert!(
-            found.starts_with("4 workers of ")
-                && found.ends_with("GPU 0 each, 2.0 GiB in all, and compute nothing there"),
-            "{found}"
-        );
+        assert!(found.starts_with("4 workers of ") && found.contains(" hold 2.0 GiB of GPU 0 for contexts"), "{found}");
         assert_eq!([fired(3, 0, 7), fired(4, 5, 7), fired(4, 0, 9)], [None, None, None]);
     }
 

@@ -41,8 +41,8 @@ const STOPPED_LOG_SECONDS: f64 = 900.0;
 /// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
 /// at most 64 channels (NCCL user guide, NCCL_MAX_CTAS).
 const WAITING_SM_PERCENT: f32 = 50.0;
-/// The memory utilisation, in percent, that a GPU must have shown before its memory counts as at rest while clients wait.
-const ACCESSED_PERCENT: u8 = 5;
+/// How long a job must have accessed the memory of its GPU before that counts as at rest while clients wait, in seconds.
+const ACCESSED_SECONDS: f32 = 60.0;
 /// How long counters must show rest until the GPU counts as spinning, as a share of the time after which the job warns. Its finding
 /// is then pending soon enough for an examination before the warning.
 const COUNTED_REST_SHARE: f64 = 0.6;
@@ -323,17 +323,20 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
 }
 
 /// The clients of a server that wait while its GPU is busy without an access to its memory, which it accessed before: threads that
-/// spin on a lock may draw as much as work in short bursts.
+/// spin on a lock may draw as much as work in short bursts. Some of them came since, so that they are no subscribers to events.
 pub(super) fn clients_of_still_gpu<'a>(
     context: &RuleContext<'a>,
     job: &'a JobTrack,
+    gpu: &JobGpu,
     track: &GpuTrack,
 ) -> Option<&'a WaitingClients> {
     let t = context.sample_time.t;
     let run = track.still_run.filter(|run| run.reaches(t, clients::SERVER_AFTER))?;
-    let is_still = !track.has_power_smoothing && track.most_memory_percent >= ACCESSED_PERCENT;
+    let is_still = !track.has_power_smoothing && gpu.baseline.accessed_seconds >= ACCESSED_SECONDS;
     let waits = |clients: &&WaitingClients| {
-        clients.count >= 2 && clients.run.is_some_and(|waited| t - waited.since.max(run.since) >= clients::SERVER_AFTER)
+        let have_all_waited =
+            clients.run.is_some_and(|waited| t - waited.since.max(run.since) >= clients::SERVER_AFTER);
+        clients.count >= 2 && have_all_waited && clients.new_since(run.since, t) >= 2
     };
     context.waiting_clients(job).filter(|clients| is_still && waits(clients))
 }
@@ -341,7 +344,7 @@ pub(super) fn clients_of_still_gpu<'a>(
 /// Returns the GPU if nobody is served by it, whatever its power.
 fn unanswered(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let run = track.still_run.filter(|_| gpu.is_exclusive)?;
-    clients_of_still_gpu(context, job, track)?;
+    clients_of_still_gpu(context, job, gpu, track)?;
     let stats = track.window.stats(run.since);
     Some(SpinningGpu {
         position: gpu.position,

@@ -313,8 +313,8 @@ fn suspect(
     (unseen, is_waiting): (&[&SpinningGpu], bool),
 ) {
     let of_still_gpu = || {
-        let mut tracks = unseen.iter().filter_map(|one| context.gpus.get(one.position));
-        tracks.find_map(|track| clients_of_still_gpu(context, job, track))
+        let mut spinning = job.gpus.iter().filter(|gpu| unseen.iter().any(|one| one.position == gpu.position));
+        spinning.find_map(|gpu| clients_of_still_gpu(context, job, gpu, context.gpus.get(gpu.position)?))
     };
     let unanswered = clients::of_spinning_server(context, job, earliest(unseen)).or_else(of_still_gpu);
     let is_hung_server = unanswered.is_some() || is_hung_server(context, job, unseen);

@@ -37,6 +37,8 @@ pub(crate) struct Baseline {
     memory: (f32, f32),
     /// The seconds in which the counters (GPM) of the GPU showed work.
     pub(crate) counted_seconds: f32,
+    /// How long it accessed its memory for 5 % of the time or more, in seconds.
+    pub(crate) accessed_seconds: f32,
     /// The seconds in a row far below the median power, which do not count as healthy work.
     low_seconds: f32,
 }
@@ -50,6 +52,7 @@ impl Default for Baseline {
             limit: 0.0,
             memory: (0.0, 0.0),
             counted_seconds: 0.0,
+            accessed_seconds: 0.0,
             low_seconds: 0.0,
         }
     }

@@ -96,8 +96,6 @@ pub(crate) struct GpuTrack {
     pub(crate) is_low_power: bool,
     /// At least 95 % busy and without memory accesses, at any power.
     pub(crate) still_run: Option<Run>,
-    /// The highest memory utilisation seen, in percent.
-    pub(crate) most_memory_percent: u8,
     /// At least 90 % busy while its counters (GPM) show no tensor core, memory or link at work, at any power.
     pub(crate) counter_rest_run: Option<Run>,
     /// The share of SMs at work during that run, in percent; `None` if unknown.
@@ -314,7 +312,6 @@ impl GpuTrack {
         self.is_low_power = is_low == Some(true);
         // A board that never reports memory utilisation is judged by its power alone.
         self.reports_memory_use |= point.memory_utilization.is_some();
-        self.most_memory_percent = self.most_memory_percent.max(point.memory_utilization.unwrap_or(0));
         let is_memory_still = match point.memory_utilization {
             _ if self.counted_work_at == Some(t) => Some(false),
             Some(memory) => Some(f64::from(memory) <= bounds.memory),

@@ -9,6 +9,8 @@ use crate::fleet::JobKey;
 use crate::wire::SafeText;
 
 /// A minute of utilisation enters the baseline when it is this old, in seconds, so that the present is not compared
+/// The memory utilisation, in percent, from which a GPU accesses its memory.
+const ACCESSED_PERCENT: u8 = 5;
 /// with itself.
 const BASELINE_DELAY: f64 = 660.0;
 /// Utilisation older than this, in seconds, is no longer in the window of a GPU.
@@ -297,6 +299,9 @@ impl JobTrack {
             let Some(activity) = gpu.activity else { continue };
             if f64::from(activity) >= bounds.active_utilization {
                 gpu.baseline.active_seconds += dt as f32;
+            }
+            if gpu.is_exclusive && track.memory_utilization >= Some(ACCESSED_PERCENT) {
+                gpu.baseline.accessed_seconds += dt as f32;
             }
             if gpu.is_exclusive && track.counted_work_at == Some(t) {
                 gpu.baseline.counted_seconds += dt as f32;

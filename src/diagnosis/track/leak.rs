@@ -102,7 +102,7 @@ fn falls_back(series: &[(f64, f64)], growth: f64, total: f64) -> bool {
         let (before, after) = (series[end - 2].1, series[end].1);
         if end - 2 >= from && before - after >= growth / 2.0 && before + FALLS_BACK_LEVEL * total >= now {
             falls += 1;
-            from = end;
+            from = end + 1;
         }
     }
     falls >= FALLS_BACK
@@ -353,6 +353,12 @@ mod tests {
             leak(57, &|minute| teeth(minute) + if minute >= 40.0 { 9.0 } else { 0.0 }).is_some(),
             "higher than before"
         );
+        let fall = |minute: f64| match minute {
+            ..30.0 => 70.0,
+            ..31.0 => 50.0,
+            _ => 30.0 + 0.9 * (minute - 31.0),
+        };
+        assert!(leak(53, &|minute| fall(minute) + 22.0).is_some(), "one fall, over two minutes");
         let mean = |minute: f64| if minute % 20.0 < 1.0 { 60.0 } else { teeth(minute) };
         assert_eq!(leak(57, &mean), None, "a fall within a minute");
     }
