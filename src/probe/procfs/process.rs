@@ -234,7 +234,7 @@ impl TrackedProcess {
             self.set_lineage(lineage);
         }
         if is_alive && refresh_facts {
-            self.refresh_facts(plan, is_new || renamed || parent_changed, is_new || parent_changed, reader);
+            self.refresh_facts(plan, is_new, (renamed, parent_changed), reader);
             self.start_reads(pid, &background.pool);
             self.facts_cpu_clock = cpu_nanoseconds;
         }
@@ -383,18 +383,29 @@ impl TrackedProcess {
         }
     }
 
-    /// Refreshes the owner-only facts and, on request, the user and the lineage.
-    fn refresh_facts(&mut self, plan: RefreshPlan, status: bool, parents: bool, reader: &mut FileReader) {
+    /// Refreshes the owner-only facts; of a new process and on request, also the user and the lineage.
+    fn refresh_facts(
+        &mut self,
+        plan: RefreshPlan,
+        is_new: bool,
+        (renamed, parent_changed): (bool, bool),
+        reader: &mut FileReader,
+    ) {
         let pid = plan.pid;
-        if status {
+        if is_new || renamed || parent_changed {
             self.read_status(plan, reader);
             // A read in progress may be of the command line before exec.
             self.command_read = None;
         }
-        if parents {
+        if is_new || parent_changed {
             // A read in progress is of the previous ancestors.
             (self.lineage_read, self.lineage_due, self.lineage_is_known) = (None, true, false);
             self.lineage_due_at = plan.context.now;
+            // A new parent shows with the reading of the same sample. A new process gets its ancestors with its command line.
+            if !is_new {
+                let lineage = Lineage::read(reader, pid, self.parent, false);
+                self.set_lineage(lineage);
+            }
         }
         if self.is_own {
             self.unsent |= self.own_details.refresh(pid, plan.context, &mut self.facts, reader);
