@@ -147,13 +147,13 @@ pub(crate) struct SeenXid {
 #[derive(Debug, Clone)]
 struct FilesystemTrack {
     mount_point: SafeText,
-    /// The time of the first sample that told its size.
+    /// The time of the first sample that reported its size.
     first_at: Option<f64>,
     /// The available space, minute by minute.
     space: AvailableMemory,
 }
 
-/// How long after its first sample a host may tell of filesystems that were there before, in seconds: five samples at the longest
+/// How long after its first sample a host may report filesystems that were there before, in seconds: five samples at the longest
 /// interval.
 const FIRST_REPORTS_SECONDS: f64 = 300.0;
 
@@ -205,8 +205,8 @@ impl HostTrack {
         self.filesystems.iter().find(|known| known.mount_point == *mount_point)
     }
 
-    /// Whether the host tells the size of this filesystem for the first time at `t`, and has not told of others for long. The probe asks
-    /// for the sizes after its first samples, and a file server may take seconds to answer.
+    /// Whether the host reports the size of this filesystem for the first time at `t`, and has not reported others for long. The
+    /// probe asks for the sizes after its first sample, and a file server may take seconds to answer.
     pub(crate) fn is_first_report(&self, mount_point: &SafeText, t: f64) -> bool {
         let is_new_host = self.first_at.is_some_and(|first_at| t - first_at <= FIRST_REPORTS_SECONDS);
         is_new_host && self.filesystem(mount_point).is_some_and(|known| known.first_at >= Some(t))
@@ -460,7 +460,7 @@ impl HostDiagnosis {
         for gpu in &mut self.gpus {
             gpu.ecc_baseline = None;
             gpu.best_clock_share = 0.0;
-            // What Slurm had allocated before ended with the reboot, or is held by an administrator.
+            // No job survives a reboot, so that the time before it does not belong to the present allocation.
             gpu.unused_since = None;
             let links = std::mem::take(&mut gpu.links_seen);
             gpu.links_before_reboot = if is_other_machine { 0 } else { links.max(gpu.links_before_reboot) };

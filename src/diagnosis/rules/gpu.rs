@@ -683,7 +683,7 @@ fn fewer_nvlinks(
 const COMPARED_GPUS: usize = 4;
 
 /// The host with as many GPUs of the same model of which each has more active NVLinks than each one here, and their number: a switch
-/// is missing here. Told for the first GPU only.
+/// is missing here. Reported for the first GPU only.
 fn links_of_other_host<'a>(context: &RuleContext<'a>, position: usize, count: u32) -> Option<(&'a SafeText, u32)> {
     let size = context.gpus.len();
     if position != 0 || count == 0 || size < COMPARED_GPUS || context.gpus.iter().any(|gpu| gpu.is_instance) {

@@ -238,11 +238,10 @@ const SPARE_WORK_SECONDS: f64 = 1800.0;
 /// on writing to their logs.
 fn is_spare(context: &RuleContext, position: usize) -> bool {
     let mut jobs = context.jobs.iter().filter(|job| job.positions().any(|other| other == position)).peekable();
-    let is_alive = |process: &ProcessTrack| {
-        let age = process.log.as_ref().and_then(|log| log.age(context.sample_time.t));
-        age.is_some_and(|age| age <= SPARE_LOG_SECONDS)
-    };
     let t = context.sample_time.t;
+    let is_alive = |process: &ProcessTrack| {
+        process.log.as_ref().and_then(|log| log.age(t)).is_some_and(|age| age <= SPARE_LOG_SECONDS)
+    };
     let computes = |part: JobPart| part.job.computed_at.is_some_and(|at| t - at <= SPARE_WORK_SECONDS);
     jobs.peek().is_some()
         && jobs.all(|job| {

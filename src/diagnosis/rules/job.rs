@@ -122,7 +122,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(CAUGHT_ALONE_WARN_AFTER)))
         }
         _ if looping.is_some() && is_caught => {
-            // One host may evaluate while the others wait. All do not.
+            // One host may evaluate while the others wait, but not all of them at once.
             let t = context.sample_time.t;
             let mut parts = context.peers.certain_parts(job, context.host.id).peekable();
             let do_all_loop = parts.peek().is_some()

@@ -75,6 +75,24 @@ pub(super) struct SpinningGpu {
     pub(super) is_hint: bool,
 }
 
+impl SpinningGpu {
+    /// A GPU that has spun for `run` with these readings; `None` if it reports no utilisation. Nothing is known of earlier work.
+    fn new(gpu: &JobGpu, track: &GpuTrack, run: Run, stats: &WindowStats) -> Option<Self> {
+        Some(Self {
+            position: gpu.position,
+            run,
+            watts: stats.mean_power,
+            limit: track.limit,
+            utilization: stats.mean_utilization?,
+            has_worked: false,
+            earlier: None,
+            is_partial: false,
+            memory_percent: None,
+            is_hint: false,
+        })
+    }
+}
+
 /// Returns the GPU if it spins: below the spin power, or with a constant power below the one that it drew at work. If its counters
 /// show work, the spin begins after the last of that work.
 pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
@@ -136,18 +154,7 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     if earlier.is_some_and(|earlier| !has_dropped((watts, earlier), track, limits)) {
         return None;
     }
-    Some(SpinningGpu {
-        position: gpu.position,
-        run,
-        watts: Some(watts),
-        limit: track.limit,
-        utilization: stats.mean_utilization?,
-        has_worked: earlier.is_some(),
-        earlier,
-        is_partial: false,
-        memory_percent: None,
-        is_hint: false,
-    })
+    Some(SpinningGpu { has_worked: earlier.is_some(), earlier, ..SpinningGpu::new(gpu, track, run, &stats)? })
 }
 
 /// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
@@ -184,18 +191,8 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     let stats = track.window.stats(run.since.max(t - window));
     let memory = stats.mean_memory_utilization;
     let healthy_memory = gpu.baseline.mean_memory_utilization();
-    let found = SpinningGpu {
-        position: gpu.position,
-        run,
-        watts: stats.mean_power,
-        limit: track.limit,
-        utilization: stats.mean_utilization?,
-        has_worked: true,
-        earlier: None,
-        is_partial,
-        memory_percent: memory,
-        is_hint: false,
-    };
+    let found = SpinningGpu::new(gpu, track, run, &stats)?;
+    let found = SpinningGpu { has_worked: true, is_partial, memory_percent: memory, ..found };
     let Some(watts) = stats.mean_power else {
         let is_still = stats.least_utilization >= Some(95)
             && memory? <= FROZEN_MEMORY_ALONE.1
@@ -278,18 +275,8 @@ fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTr
     if !is_far_below || !is_flat(track, &stats, limits) {
         return None;
     }
-    Some(SpinningGpu {
-        position: gpu.position,
-        run,
-        watts: Some(watts),
-        limit: track.limit,
-        utilization: stats.mean_utilization?,
-        has_worked: true,
-        earlier: Some(earlier),
-        is_partial: false,
-        memory_percent: None,
-        is_hint: true,
-    })
+    let found = SpinningGpu::new(gpu, track, run, &stats)?;
+    Some(SpinningGpu { has_worked: true, earlier: Some(earlier), is_hint: true, ..found })
 }
 
 /// Returns the GPU if it is busy while its counters show neither tensor cores nor memory nor links at work, whatever its
@@ -308,18 +295,8 @@ fn counters_at_rest(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Op
     if !gpu.is_exclusive || (fills_gpu && !is_persistent()) || (!has_worked && track.resting_sm_percent.is_none()) {
         return None;
     }
-    Some(SpinningGpu {
-        position: gpu.position,
-        run,
-        watts: stats.mean_power,
-        limit: track.limit,
-        utilization: stats.mean_utilization?,
-        has_worked,
-        earlier: gpu.baseline.median_power().filter(|_| has_worked),
-        is_partial: false,
-        memory_percent: None,
-        is_hint: false,
-    })
+    let earlier = gpu.baseline.median_power().filter(|_| has_worked);
+    Some(SpinningGpu { has_worked, earlier, ..SpinningGpu::new(gpu, track, run, &stats)? })
 }
 
 /// The clients of a server that wait while its GPU is busy without an access to its memory, which it accessed before: threads that
@@ -345,19 +322,7 @@ pub(super) fn clients_of_still_gpu<'a>(
 fn unanswered(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let run = track.still_run.filter(|_| gpu.is_exclusive)?;
     clients_of_still_gpu(context, job, gpu, track)?;
-    let stats = track.window.stats(run.since);
-    Some(SpinningGpu {
-        position: gpu.position,
-        run,
-        watts: stats.mean_power,
-        limit: track.limit,
-        utilization: stats.mean_utilization?,
-        has_worked: false,
-        earlier: None,
-        is_partial: false,
-        memory_percent: None,
-        is_hint: false,
-    })
+    SpinningGpu::new(gpu, track, run, &track.window.stats(run.since))
 }
 
 /// Returns a GPU that was never seen at work if it is always busy, never accesses its memory and draws a constant, low power.
@@ -386,18 +351,9 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
     let variation = f64::from(stats.power_variation?);
     let is_constant = variation <= NEVER_AT_WORK_VARIATION || variation * f64::from(watts) <= FROZEN_WATTS;
     let is_still = stats.least_utilization >= Some(98) && (is_silent || stats.most_memory_utilization == Some(0));
-    (is_low && is_constant && is_still).then_some(SpinningGpu {
-        position: gpu.position,
-        run,
-        watts: Some(watts),
-        limit: Some(limit),
-        utilization: stats.mean_utilization?,
-        has_worked: false,
-        earlier: None,
-        is_partial: false,
-        memory_percent: None,
-        is_hint: stats.most_memory_utilization != Some(0),
-    })
+    let found = SpinningGpu::new(gpu, track, run, &stats)?;
+    let is_hint = stats.most_memory_utilization != Some(0);
+    (is_low && is_constant && is_still).then_some(SpinningGpu { is_hint, ..found })
 }
 
 /// Whether a GPU is between the firing and the clearing thresholds.

@@ -33,7 +33,8 @@ const CAPPED_SHARE: f32 = 0.7;
 /// The context-idle power is learned only in the performance states of a GPU at work: in P8 it draws less than a waiting
 /// kernel does.
 const WORKING_STATES: std::ops::RangeInclusive<u8> = 0..=3;
-/// The utilisation in percent that drawing a desktop causes at most. In P4 and below the GPU runs no program of CUDA.
+/// The utilisation in percent that drawing a desktop causes at most. In the performance states P4 to P15 the GPU runs no program
+/// of CUDA.
 const DESKTOP_PERCENT: u8 = 10;
 /// Without a performance state, the SM clock as a share of its maximum from which the GPU counts as at work.
 const WORKING_CLOCK_SHARE: f64 = 0.4;

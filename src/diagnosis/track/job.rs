@@ -9,10 +9,10 @@ use crate::fleet::JobKey;
 use crate::wire::SafeText;
 
 /// A minute of utilisation enters the baseline when it is this old, in seconds, so that the present is not compared
-/// The memory utilisation, in percent, from which a GPU accesses its memory.
-const ACCESSED_PERCENT: u8 = 5;
 /// with itself.
 const BASELINE_DELAY: f64 = 660.0;
+/// The memory utilisation, in percent, from which a GPU accesses its memory.
+const ACCESSED_PERCENT: u8 = 5;
 /// Utilisation older than this, in seconds, is no longer in the window of a GPU.
 const BASELINE_REACH: f64 = 1200.0;
 /// A minute with less than this share of the median utilisation does not enter the baseline: a stall must not become the

@@ -88,8 +88,8 @@ fn growth_without_a_pause(series: &[(f64, f64)], total: f64, free: f64, least: &
     is_fast.then_some(Leak { growth, span, full_in, is_slow: false, is_fast: false, is_steep: false })
 }
 
-/// Memory that fell back this often from its level of now, or from one that is lower by at most this share of all memory, will fall
-/// back again: a collector of garbage frees it.
+/// Memory that fell back this often from its present level, or from one that is lower by at most this share of all memory, will fall
+/// back again: a garbage collector frees it.
 const FALLS_BACK: usize = 2;
 const FALLS_BACK_LEVEL: f64 = 0.05;
 

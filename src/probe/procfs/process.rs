@@ -229,9 +229,8 @@ impl TrackedProcess {
         let refresh_facts =
             is_new || renamed || parent_changed || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
         if is_alive && self.awaits_lineage(context) {
-            // The read in the background has not returned: without the command lines, it cannot block.
-            let lineage = Lineage::read(reader, pid, self.parent, false);
-            self.set_lineage(lineage);
+            // The read in the background has not returned.
+            self.read_lineage_now(pid, reader);
         }
         if is_alive && refresh_facts {
             self.refresh_facts(plan, is_new, (renamed, parent_changed), reader);
@@ -403,8 +402,7 @@ impl TrackedProcess {
             self.lineage_due_at = plan.context.now;
             // A new parent shows with the reading of the same sample. A new process gets its ancestors with its command line.
             if !is_new {
-                let lineage = Lineage::read(reader, pid, self.parent, false);
-                self.set_lineage(lineage);
+                self.read_lineage_now(pid, reader);
             }
         }
         if self.is_own {
@@ -475,6 +473,12 @@ impl TrackedProcess {
             Some(Owner::Slurm { job, .. }) => Some(job),
             _ => None,
         }
+    }
+
+    /// Reads the ancestors without their command lines, so that the read cannot block.
+    fn read_lineage_now(&mut self, pid: u32, reader: &mut FileReader) {
+        let lineage = Lineage::read(reader, pid, self.parent, false);
+        self.set_lineage(lineage);
     }
 
     fn set_lineage(&mut self, lineage: Lineage) {
