@@ -396,6 +396,7 @@ impl TrackedProcess {
             // A read in progress may be of the command line before exec.
             self.command_read = None;
         }
+        let parent_changed = parent_changed || (!is_new && self.has_lost_grandparent(reader));
         if is_new || parent_changed {
             // A read in progress is of the previous ancestors.
             (self.lineage_read, self.lineage_due, self.lineage_is_known) = (None, true, false);
@@ -408,6 +409,13 @@ impl TrackedProcess {
         if self.is_own {
             self.unsent |= self.own_details.refresh(pid, plan.context, &mut self.facts, reader);
         }
+    }
+
+    /// Whether the parent itself has another parent than before: the program that started both has ended.
+    fn has_lost_grandparent(&self, reader: &mut FileReader) -> bool {
+        let [parent, above, ..] = self.facts.ancestors.as_slice() else { return false };
+        let stat = reader.read_process(parent.pid, "stat", 1024).ok().and_then(Stat::parse);
+        stat.is_some_and(|stat| stat.parent != above.pid)
     }
 
     fn read_status(&mut self, plan: RefreshPlan, reader: &mut FileReader) {

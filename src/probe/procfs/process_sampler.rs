@@ -476,6 +476,37 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_the_program_above_the_parent_is_noticed() {
+        use std::io::{BufRead, BufReader};
+        // `timeout` is no shell, at which the chain of ancestors would end. Facts are read again of a process that runs.
+        let mut outer = std::process::Command::new("timeout")
+            .args(["600", "timeout", "600", "sh", "-c", "echo $$; while :; do :; done"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut line = String::new();
+        BufReader::new(outer.stdout.take().expect("a pipe")).read_line(&mut line).expect("a pid");
+        let pid: u32 = line.trim().parse().expect("a pid");
+        let mut fixture = Fixture::new();
+        let above = |facts: &[ProcessFacts]| {
+            facts.last().map(|facts| [0, 1].map(|at| facts.ancestors.get(at).map(|above| above.pid)))
+        };
+        fixture.sample(&[pid]);
+        fixture.wait_until_idle();
+        fixture.processes.resend();
+        let [parent, first] = above(&fixture.sample(&[pid]).1).expect("facts");
+        assert_eq!(first, Some(outer.id()));
+        outer.kill().expect("is killed");
+        outer.wait().expect("has ended");
+        let changed = (0..100_000).find_map(|_| above(&fixture.sample(&[pid]).1).filter(|now| now[1] != first));
+        for pid in [Some(pid), parent].into_iter().flatten() {
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a pid");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("is killed");
+        }
+        assert_eq!(changed.map(|now| now[0]), Some(parent), "its parent lives on");
+    }
+
+    #[test]
     fn sockets_are_read_after_the_first_sample() {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
