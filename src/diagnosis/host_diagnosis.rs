@@ -54,6 +54,12 @@ const REPEAT_REACH: f64 = 10_800.0;
 /// The uptime after a reboot may exceed the time without samples by this many seconds: samples are late.
 const BOOT_TOLERANCE: f64 = 60.0;
 
+/// The CPU cores from which a job that does not compute on GPUs works.
+const WORKING_CORES: f64 = 0.5;
+
+/// Traffic to the disks of a host on which something copies data, in bytes per second.
+const COPY_BYTES_PER_SECOND: f64 = 50e6;
+
 /// The maximum number of events kept, per kind.
 const MAX_EVENTS: usize = 64;
 
@@ -75,6 +81,8 @@ struct LastState {
     is_crowded: bool,
     /// They had worked while it ran.
     has_worked: bool,
+    /// They rested all the time, and Slurm had started it: a task that did not get as far as to compute.
+    is_unused_task: bool,
 }
 
 /// A job, or the part of a job on this host, that has ended.
@@ -105,10 +113,13 @@ struct ShortRun {
     at: f64,
     user: SafeText,
     command: SafeText,
+    job: JobKey,
     /// How long it ran, in seconds.
     seconds: f64,
     /// Its GPU was full, in part by another job: it may have ended for lack of memory.
     is_crowded_out: bool,
+    /// See [`LastState`].
+    is_unused_task: bool,
 }
 
 /// How often a program ended after runs of about the same length.
@@ -191,6 +202,10 @@ pub(crate) struct HostTrack {
     pub(crate) reboot: Option<Reboot>,
     /// The ends of programs that ran for a short time.
     short_runs: VecDeque<ShortRun>,
+    /// When something last wrote much to the disks.
+    pub(crate) copied_at: Option<f64>,
+    /// When each job of Slurm here last computed or used the CPU.
+    pub(crate) slurm_work: VecDeque<(SafeText, f64)>,
     /// Since when the driver has not answered, on a host without an inventory.
     pub(crate) waiting_since: Option<f64>,
 }
@@ -234,7 +249,7 @@ impl HostTrack {
             let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
             let is_repeat = is_short && !by_reboot;
             let last = last_state(first);
-            let repeats = if is_repeat { self.repeats(first, last.is_crowded, t) } else { Repeats::default() };
+            let repeats = if is_repeat { self.repeats(first, last, t) } else { Repeats::default() };
             if is_short && repeats.count < REPEATS {
                 continue;
             }
@@ -271,19 +286,24 @@ impl HostTrack {
 impl HostTrack {
     /// Notes the end of a short run, and counts the runs of about the same length that the same program of the same
     /// user has had lately: a person who tries a script changes it in between. The runs of a sweep
-    /// differ in their arguments; they count if each ended beside another job on a full GPU.
-    fn repeats(&mut self, process: &ProcessTrack, is_crowded_out: bool, t: f64) -> Repeats {
+    /// and the tasks of an array differ in their arguments; they count if each ended beside another job on a full GPU, or if Slurm
+    /// started each and none computed on its GPU.
+    fn repeats(&mut self, process: &ProcessTrack, state: LastState, t: f64) -> Repeats {
         let seconds = process.age.unwrap_or(t - process.first_seen);
         let (user, command) = (process.info.who.clone(), process.info.command.clone());
         self.short_runs.retain(|run| t - run.at <= REPEAT_REACH);
-        let last = ShortRun { at: t, user, command, seconds, is_crowded_out };
+        let LastState { is_crowded: is_crowded_out, is_unused_task, .. } = state;
+        let job = process.info.job.clone();
+        let last = ShortRun { at: t, user, command, job, seconds, is_crowded_out, is_unused_task };
         push_bounded(&mut self.short_runs, last.clone());
         // An orchestrator waits longer after each end, up to some minutes.
         let facts = process.info.facts.as_ref();
         let window = if facts.is_some_and(is_pod) { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
         let is_same = |run: &&ShortRun| {
-            let is_sweep =
-                || run.is_crowded_out && is_crowded_out && program_name(&run.command) == program_name(&last.command);
+            // A script may call a program for each of many files. The tasks of an array are jobs.
+            let is_other_task = run.is_unused_task && is_unused_task && run.job != last.job;
+            let is_alike = (run.is_crowded_out && is_crowded_out) || is_other_task;
+            let is_sweep = || is_alike && program_name(&run.command) == program_name(&last.command);
             t - run.at <= window && run.user == last.user && (run.command == last.command || is_sweep())
         };
         // Runs that overlap are ranks of one job, or jobs side by side.
@@ -339,6 +359,21 @@ fn has_worked(process: &ProcessTrack, gpus: &[GpuTrack], t: f64) -> bool {
     let mean = |position: &usize| gpus.get(*position)?.window.stats(t - seconds).mean_utilization;
     let means: Vec<f32> = process.positions.iter().filter_map(mean).collect();
     !means.is_empty() && means.iter().all(|percent| *percent >= WORKED_PERCENT)
+}
+
+/// The utilisation in percent at most of the GPUs of a process that has computed nothing, and how long it ran at most, in seconds.
+const UNUSED_PERCENT: u8 = 1;
+const UNUSED_SECONDS: f64 = 180.0;
+
+/// Whether Slurm started a process that ended soon and computed nothing on its GPUs.
+fn is_unused_task(process: &ProcessTrack, gpus: &[GpuTrack], t: f64) -> bool {
+    let seconds = process.age.unwrap_or(t - process.first_seen);
+    let rested = |position: &usize| {
+        let stats = gpus.get(*position).map(|gpu| gpu.window.stats(t - seconds));
+        stats.and_then(|stats| stats.most_utilization).is_some_and(|percent| percent <= UNUSED_PERCENT)
+    };
+    let is_task = process.info.facts.as_ref().is_some_and(|facts| matches!(facts.owner, Some(Owner::Slurm { .. })));
+    is_task && seconds <= UNUSED_SECONDS && !process.positions.is_empty() && process.positions.iter().all(rested)
 }
 
 /// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.
@@ -433,6 +468,11 @@ impl HostDiagnosis {
         let has_moved = self.align_gpus(host);
         self.update_gpus(host, limits, sample_time);
         let has_changed = self.update_processes(host, limits, &before, sample_time);
+        for (position, gpu) in self.gpus.iter_mut().enumerate().filter(|(_, gpu)| !gpu.lost_process) {
+            if !self.processes.iter().any(|process| process.positions.contains(&position)) {
+                gpu.used_alone_bytes = gpu.used_bytes.or(gpu.used_alone_bytes);
+            }
+        }
         if has_changed || has_moved {
             self.group_into_jobs(host, limits, sample_time.t);
         }
@@ -461,7 +501,7 @@ impl HostDiagnosis {
             gpu.ecc_baseline = None;
             gpu.best_clock_share = 0.0;
             // No job survives a reboot, so that the time before it does not belong to the present allocation.
-            gpu.unused_since = None;
+            (gpu.allocated_since, gpu.unused_since) = (None, None);
             let links = std::mem::take(&mut gpu.links_seen);
             gpu.links_before_reboot = if is_other_machine { 0 } else { links.max(gpu.links_before_reboot) };
         }
@@ -536,6 +576,10 @@ impl HostDiagnosis {
             };
             let is_used = track.utilization.is_none_or(|percent| percent > 1) || host.processes().any(holds);
             let is_judged = !track.is_instance && !track.is_mig_parent && track.is_readable;
+            if is_allocated && track.allocated_since.is_none() {
+                track.cpu_before_allocation = self.host_track.mean_cpu;
+            }
+            track.allocated_since = is_allocated.then(|| track.allocated_since.unwrap_or(sample_time.t));
             track.unused_since =
                 (is_allocated && !is_used && is_judged).then(|| track.unused_since.unwrap_or(sample_time.t));
         }
@@ -596,12 +640,20 @@ impl HostDiagnosis {
                 gpu.lost_process = true;
             }
         }
-        // A job ends with its last process.
-        let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| process.info.job == track.info.job);
+        // A job ends with its last process. A container that starts again at once has a new one already.
+        let is_restart = |old: &ProcessTrack, new: &ProcessTrack| {
+            let is_entry = |track: &ProcessTrack| track.info.facts.as_ref().is_some_and(is_entry_of_container);
+            new.first_seen >= sample_time.t && is_entry(new) && is_entry(old)
+        };
+        let goes_on = |track: &ProcessTrack, process: &ProcessTrack| {
+            process.info.job == track.info.job && !is_restart(track, process)
+        };
+        let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| goes_on(track, process));
         let all = || aligned.iter().chain(&ended);
         let last_state = |process: &ProcessTrack| LastState {
             is_crowded: is_crowded(process, all(), &self.gpus),
             has_worked: has_worked(process, &self.gpus, sample_time.t),
+            is_unused_task: is_unused_task(process, &self.gpus, sample_time.t),
         };
         let over = ended.iter().filter(is_job_over);
         self.host_track.record_job_ends(over, host, limits, sample_time.t, false, &last_state);
@@ -699,6 +751,15 @@ impl HostDiagnosis {
                 };
             }
             job.update(&self.gpus, &self.processes, bounds, (sample_time.t, sample_time.dt));
+            if let JobKey::Slurm { job: id, .. } = &job.key
+                && (job.computed_at == Some(sample_time.t) || job.cores >= Some(WORKING_CORES))
+            {
+                let work = &mut self.host_track.slurm_work;
+                match work.iter_mut().find(|(known, _)| known == id) {
+                    Some((_, at)) => *at = sample_time.t,
+                    None => push_bounded(work, (id.clone(), sample_time.t)),
+                }
+            }
         }
     }
 
@@ -727,6 +788,9 @@ impl HostDiagnosis {
         let step = track.sampled_at.map_or(0.0, |at| t - at);
         track.sampled_at = Some(t);
         let Some(snapshot) = &host.snapshot else { return };
+        if snapshot.host.disk_write_bytes_per_second >= Some(COPY_BYTES_PER_SECOND) {
+            track.copied_at = Some(t);
+        }
         if let Some(percent) = snapshot.host.cpu_percent.map(f64::from) {
             let before = track.mean_cpu.unwrap_or(percent);
             let mean = before + (percent - before) * (step / MEAN_CPU_SECONDS).clamp(0.0, 1.0);

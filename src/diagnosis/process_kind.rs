@@ -115,6 +115,25 @@ pub(super) fn is_model_server(facts: &ProcessFacts) -> bool {
     all().any(|(argv, name)| is_server_title(name) || is_server_command(argv)) && !all().any(|(argv, _)| is_batch(argv))
 }
 
+/// Servers whose clients only wait for answers: they have no streams of events to which a browser subscribes.
+const API_SERVERS: [&str; 7] = [
+    "vllm",
+    "sglang",
+    "text-generation-server",
+    "text-generation-launcher",
+    "text-embeddings-router",
+    "lmdeploy",
+    "llama-server",
+];
+
+/// Whether this is a worker or the front end of one of these servers.
+pub(super) fn only_answers(facts: &ProcessFacts) -> bool {
+    let is_api = |word: &SafeText| API_SERVERS.contains(&base_name(word).split('.').next().unwrap_or_default());
+    let names_one = |argv: &[SafeText]| argv.iter().take(3).any(is_api);
+    let is_titled = facts.name.as_ref().is_some_and(|name| name.starts_with("VLLM::") || name.starts_with("sglang::"));
+    is_titled || names_one(&facts.argv) || facts.ancestors.iter().any(|parent| names_one(&parent.argv))
+}
+
 /// Whether this command runs a known server's program for a list of prompts. A Python script may come before it.
 fn is_batch(argv: &[SafeText]) -> bool {
     argv.iter()

@@ -158,39 +158,35 @@ rules! {
         title: "a job worked before and does nothing now",
         short: "stopped working",
         topic: StuckJob,
-        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, or at 10 % or less in \
-                one of the performance states P4 to P15, in which only a desktop draws; each of its \
-                processes uses at most 0.06 CPU cores or 15 % of its usage at work (0.18 at most), it starts no \
-                child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
-                single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
-                ranks of a launcher warn in any case; another process is info, since it may wait for requests, and \
-                warns after 40 min if its log has stopped and the workers that fed it rest, or if it wrote its log \
-                also while it paused before. If the job paused before and resumed without help, it must be idle for \
-                1.5 times that pause (warn) or 3 times (critical), and for an hour if it is a service that paused for \
-                5 min or more. A batch job that was first seen idle counts if its \
-                CPU time shows earlier work; it warns after 40 min. On MIG instances and beside other jobs only the \
-                CPU is judged, and whether the workers rest: info, or warn after 40 min if the job was at sustained \
-                work before and its log has stopped (26 min if its workers rest as well), or if Slurm or a launcher \
-                with several ranks runs it and it uses no CPU, or if its log stopped while it started. Ranks of a \
-                batch job that worked for 2 min or more, use one core each, and whose log stopped at least 20 min ago, warn after 40 min, or 30 min if those on other hosts do so, too. A server \
-                that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. Two or more \
-                workers of Ray in one job that were at sustained work and whose log has stopped, or whose inference \
-                engines have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell \
-                (`ray::Class.method`), are info after 15 min and warn after 35 min, and after 30 min if engines of a \
-                model server that they feed rest as well. A single process that computed and logged without a pause \
-                of a minute warns after 30 min in which it only uses whole CPU cores and its log has stopped. A server whose clients wait for an \
-                answer while its GPUs are idle is info after 5 min. If at least two of them asked since then, it warns \
-                after 12 min and is critical after 30 min; with one client, or while it reads, writes or computes on \
-                the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after 20 min \
-                if its log has stopped as well. Where connections stay open while it works, as those for events do, \
-                new clients count after 12 min. If it was idle before while clients waited, and went on by itself, it \
-                must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, \
-                and has no connection and no listening port, is info after 20 min and warns after 40 min, or after 35 \
-                min if it holds nothing but contexts; a single process of Slurm also if it uses one core in a loop; a \
-                model server that never loaded more than a context is info after 30 min and warns after 45 min. While \
-                the log of the job grows, also with even pauses of up to 10 min, it is info and warns after 45 min, or \
-                after an hour if it is a single process. The engine of a server on a MIG instance may poll: it counts \
-                as idle once a client has waited for 20 min, if none did in the first 10 min.",
+        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, or at 10 % or less in one of the \
+                performance states P4 to P15, in which only a desktop draws; each of its processes uses at most 0.06 CPU cores or 15 % of its \
+                usage at work (0.18 at most), it starts no child process, reads and writes nothing, and still holds its memory. Warn after 15 \
+                min (20 min for a single process), critical after 30 min if it was at sustained work before. A Slurm job or several ranks of a \
+                launcher warn in any case; another process is info, since it may wait for requests, and warns after 35 min if its log has \
+                stopped and the workers that fed it rest, or after 40 min if it wrote its log also while it paused before. If the job paused \
+                before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times (critical), and for an hour if it \
+                is a service that paused for 5 min or more. A batch job that was first seen idle counts if its CPU time shows earlier work; it \
+                warns after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers rest: info, or warn \
+                after 40 min if the job was at sustained work before and its log has stopped (26 min if its workers rest as well), or if Slurm \
+                or a launcher with several ranks runs it and it uses no CPU, or if its log stopped while it started. Ranks of a batch job that \
+                worked for 2 min or more, use one core each, and whose log stopped at least 20 min ago, warn after 40 min (70 min if it is a \
+                single process), or 30 min if those on other hosts do so, too. A server that was busy for long is info after 30 min; a worker \
+                of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained work and whose log has stopped, \
+                or whose inference engines have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell \
+                (`ray::Class.method`), are info after 15 min and warn after 35 min, and after 30 min if engines of a model server that they \
+                feed rest as well. A single process that computed and logged without a pause of a minute warns after 30 min in which it only \
+                uses whole CPU cores and its log has stopped. A server whose clients wait for an answer while its GPUs are idle is info after \
+                5 min. If at least two of them asked since then, it warns after 12 min and is critical after 30 min; with one client, or while \
+                it reads, writes or computes on the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after \
+                20 min if its log has stopped as well. Where connections stay open while it works, as those for events do, new clients count \
+                after 12 min. For a server that only answers requests (vLLM, SGLang, TGI, llama.cpp), four clients or more count after 20 min, \
+                however long ago they asked. If it was idle before while clients waited, and went on by itself, it must be idle for 1.5 times \
+                that long, at most an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, is info \
+                after 20 min and warns after 40 min, or after 35 min if it holds nothing but contexts; a single process of Slurm also if it \
+                uses one core in a loop; a model server that never loaded more than a context is info after 30 min and warns after 45 min. \
+                While the log of the job grows, also with even pauses of up to 10 min, it is info and warns after 45 min, or after 75 min if \
+                it is a single process. The engine of a server on a MIG instance may poll: it counts as idle once a client has waited for 20 \
+                min, if none did in the first 10 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -240,9 +236,9 @@ rules! {
         title: "a thread is in uninterruptible sleep",
         short: "hangs in disk sleep",
         topic: StuckJob,
-        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. Warn \
-                after 2 min, critical after 5 min if the process holds GPU memory. Info while the process writes or reads: \
-                it waits for slow storage.",
+        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. Warn after 2 min, critical \
+                after 5 min if the process holds GPU memory. Info while the process writes or reads: it waits for slow storage, which warns \
+                after 25 min if tasks wait for storage in 60 % of the time or more.",
         means: "The kernel waits for storage or for a driver. No signal, not even KILL, ends the process before the \
                wait ends.",
         next: "Run `cat /proc/PID/stack` as root to see what it waits for. Check `dmesg` and the network \
@@ -285,12 +281,12 @@ rules! {
         title: "workers outlived their job",
         short: "workers outlived their job",
         topic: Job,
-        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
-                to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its \
-                launcher, power as low as that of a spin is enough; and a worker that lost its launcher more than 5 \
-                min after its start counts whatever its GPUs do once its log has been silent for 20 min, while it \
-                listens on a port to which nobody is connected, beside a later run of its program on its GPU, or if \
-                it is one of several ranks of a notebook whose kernel is gone.",
+        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen to lose its launcher to a \
+                shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its launcher, power as low as that of a spin is \
+                enough; and a worker that lost its launcher more than 5 min after its start counts whatever its GPUs do once its log has been \
+                silent for 20 min, while it listens on a port to which nobody is connected, beside a later run of its program on its GPU, if \
+                it is one of several ranks of a notebook whose kernel is gone, or if Slurm has not allocated its GPUs or has given one to a \
+                later job. Workers below the engine of a model server count once its front end has ended.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -303,10 +299,10 @@ rules! {
         title: "GPU memory in use that no visible process accounts for",
         short: "memory without a process",
         topic: Job,
-        fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 min. \
-                Info if the holder is hidden or unknown, warn if the holder is gone or a process ended on this GPU, critical \
-                if the GPU is at 90 % or more without a process, with any amount of memory; info if it draws the power \
-                of work and the driver has never listed a process on this host, as under WSL.",
+        fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 min. Info if the holder is \
+                hidden or unknown, warn if the holder is gone or a process ended on this GPU (info if as much was in use before, as by a \
+                desktop), critical if the GPU is at 90 % or more without a process, with any amount of memory; info if it draws the power of \
+                work and the driver has never listed a process on this host, as under WSL.",
         means: "A process died and the driver did not release its memory, or the memory belongs to a container or a \
                user whose processes are not visible. Not while the GPU memory of a rank grows.",
         next: "Run `fuser -v /dev/nvidiaN` as root to see which processes have the device open. If there is no \
@@ -340,16 +336,15 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 \
-                s, the kernel killed a process because memory ran out, or the host rebooted, or if Slurm says that it \
-                failed, was preempted or reached its limit. Also when a program ends for the fourth time after runs of \
-                about the same length, within half an hour or four times that length, or within 3 h in a pod, whose \
-                orchestrator waits longer after each end (with other arguments too, if each run ends on a GPU that it \
-                and another job have filled); warn from the eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works \
-                through a list), from the fourth if memory ran out at the end, or from the fifth, after runs of any length \
-                up to 7 min, for a model server in a pod, a container or a service, for any program of a pod that ends \
-                so often within half an hour, and for any program that a container engine or systemd starts again within 90 s \
-                each time, if it is your job or gpufleet logs in as root.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, the kernel killed a \
+                process because memory ran out, or the host rebooted, or if Slurm says that it failed, was preempted or reached its limit. \
+                Also when a program ends for the fourth time after runs of about the same length, within half an hour or four times that \
+                length, or within 3 h in a pod, whose orchestrator waits longer after each end (with other arguments too, if each run ends on \
+                a GPU that it and another job have filled, or if Slurm started each as a job and none computed within 3 min); warn from the \
+                eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works through a list), from the fourth if \
+                memory ran out at the end, or from the fifth, after runs of any length up to 7 min, for a model server in a pod, a container \
+                or a service, for any program of a pod that ends so often within half an hour, and for any program that a container engine or \
+                systemd starts again within 90 s each time, if it is your job or gpufleet logs in as root.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -430,17 +425,18 @@ rules! {
         title: "the GPU memory of a process grows for hours",
         short: "GPU memory grows steadily",
         topic: Job,
-        fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
-                (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
-                first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. Warn if \
-                the memory is full within 24 h at this rate (Theil-Sen). A slower leak, from half of this growth on, \
-                is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and the \
-                job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth \
-                of the GPU in all, and is full within 20 min, warns if it does not slow down, unless a server loads \
-                it. So does memory that grows in each 3 of 30 min, by 8 % in \
-                all, and is full within 15 min, also that of a server. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 \
-                min, warns for a server and is info for any other job, which may have seen its largest batches. A leak \
-                is info while the GPUs draw 12 % more power than before: the work became larger. One finding per job.",
+        fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend (Mann-Kendall z of 3.3): \
+                it grows in every third, in the last at least 0.6 times as much as in the first, in 8 or more steps, with no step above 40 % \
+                of the growth and falls of at most 10 %. Warn if the memory is full within 8 h at this rate (Theil-Sen). A slower leak, from \
+                half of this growth on, is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and the \
+                job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth of the GPU in all, and \
+                is full within 20 min, warns if it does not slow down, unless a server loads it. So does memory that grows in each 3 of 30 \
+                min, by 8 % in all, and is full within 15 min, or in each 3 of 60 min, by a quarter in all, and is full within 45 min, also \
+                that of a server. So does memory that rose by three equal steps of 4 % or more at equal intervals, of which at most one and a \
+                half are left. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 min, warns for \
+                a server and is info for any other job, which may have seen its largest batches. A leak is info while the GPUs draw 12 % more \
+                power than before: the work became larger. One finding per job. The leak of a program that only draws warns if the memory is \
+                full within 90 min.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
@@ -541,11 +537,10 @@ rules! {
         title: "heat slows a GPU down",
         short: "slowed down by heat",
         topic: Hardware,
-        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
-                according to the violation time counter, or to reason bit 0x40 if there is no counter. When the \
-                software thermal slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less, at \
-                two thirds where three or more GPUs of the host are that hot, or after 20 min if the other GPUs of its \
-                job run at clocks a third higher.",
+        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, according to the violation time \
+                counter, or to reason bit 0x40 if there is no counter. When the software thermal slowdown (0x20) is active for 10 min: info, \
+                or warn at half of the clock or less, at two thirds where three or more GPUs of the host or all are that hot or where an equal \
+                one works at full clock, or after 20 min if the other GPUs of its job run at clocks a third higher.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
@@ -732,14 +727,14 @@ rules! {
         title: "the ranks of a job wait for each other and never begin",
         short: "ranks never began",
         topic: StuckJob,
-        fires: "Several ranks of a launcher or of a Slurm job, or workers of Ray in the middle of a task, or several \
-                processes that hold a context each (2 GiB at most), or a single rank that was started for several \
-                hosts (`--nnodes`), were seen soon after their start. Their GPUs have never been busy, and for 20 min \
-                no rank uses CPU time, reads or writes: info, and warn after 25 min. The same for ranks that wait in a \
-                loop on one core, without workers, reads or writes; they stay info if their reads and writes are not \
-                visible. The ranks of a model server count if they hold a context each, or if neither they nor their \
-                front end listen (except those of TGI). While ranks on another host read, write or work, the others \
-                wait for them.",
+        fires: "Several ranks of a launcher or of a Slurm job, or workers of Ray in the middle of a task, or several processes that hold a \
+                context each (2 GiB at most), or a single rank that was started for several hosts (`--nnodes`, `--ps_hosts`), or pods with one \
+                command that were started within 2 min and hold a context each, were seen soon after their start. Their GPUs have never been \
+                busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn after 25 min. The same for ranks that wait in a \
+                loop on one core, without workers, reads or writes; they stay info if their reads and writes are not visible, or while \
+                something wrote 50 MB/s to the disks of the host in the last 5 min. The ranks of a model server count if they hold a context \
+                each, or if neither they nor their front end listen (except those of TGI). While ranks on another host read, write or work, \
+                the others wait for them.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \
@@ -755,10 +750,11 @@ rules! {
         title: "two jobs compute on one GPU",
         short: "two jobs on one GPU",
         topic: Job,
-        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to \
-              different users, or have the same command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for \
-              10 min before the other came, and has at most 65 % of that left. Jobs of Slurm are info while no \
-              allocated GPU of the host is unused: Slurm gave them shares.",
+        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to different users, or have \
+                the same command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for 10 min before the \
+                other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a job counts that holds \
+                256 MiB or more and uses half a core for each process, while the GPU is at 90 % or more, and what the earlier one has left is \
+                not known. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -788,13 +784,15 @@ rules! {
         title: "allocated by Slurm, but no process uses the GPU",
         short: "allocated by Slurm, unused",
         topic: Job,
-        fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
-                (warn), or for 40 min (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below \
-                5 % on average, or for 70 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
-                Where a process holds a context on one of \
-                them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no \
-                data. The time before a reboot does not count. One finding per host, with the jobs and their users; if Slurm does not \
-                tell them, with the only job of Slurm whose processes are on the GPUs.",
+        fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h (warn), or for 40 min \
+                (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a job of Slurm \
+                works on another host), or for 80 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
+                Also warn after 60 min if most of the GPUs of a job that computes on the others are unused (half of those that were allocated \
+                at one time, or three quarters of the host with one job), after 75 min if four more CPU cores are busy than before the \
+                allocation, and 80 min after the last use of GPUs that were allocated at one time. Where a process holds a context on one of \
+                them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no data. The time before a \
+                reboot does not count. One finding per host, with the jobs and their users; if Slurm does not tell them, with the only job of \
+                Slurm whose processes are on the GPUs.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free; ranks in reserve, whose job computes on other hosts while they write \
@@ -865,11 +863,11 @@ rules! {
         title: "the memory of a host is nearly full",
         short: "host memory nearly full",
         topic: Host,
-        fires: "90 % (warn; 95 % if a GPU shares the memory, or if 16 GiB or more are left, which is info until then) \
-                or 98 % (critical) of the memory is unavailable for 30 s. Info if it has not become less by more than \
-                1 % since the first sample and nothing waits for it (a PSI value `memory some avg60` below 0.5): it \
-                was set aside for virtual machines. Clears below 80 %. Also warn if the available memory fell without \
-                a pause for 90 min, by three tenths of the memory in all, and lasts for at most 110 min at this rate.",
+        fires: "90 % (warn; 95 % if a GPU shares the memory, or if 16 GiB or more are left, which is info until then) or 98 % (critical) of \
+                the memory is unavailable for 30 s. Info if it has not become less by more than 1 % since the first sample and nothing waits \
+                for it (a PSI value `memory some avg60` below 0.5): it was set aside for virtual machines. Clears below 80 %. Also warn if the \
+                available memory fell without a pause for 90 min, by three tenths of the memory in all, and lasts for at most 110 min at this \
+                rate, or fell by three equal steps of 4 % or more at equal intervals, and one and a half of them or less are left.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",
@@ -895,9 +893,10 @@ rules! {
         title: "a filesystem is nearly full",
         short: "filesystem nearly full",
         topic: Host,
-        fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % \
-               (critical) full. Clears below 93 %. Also warn if it lost a tenth of its size or more within an hour, \
-               without a pause, and will be full within an hour at this rate.",
+        fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % (critical) full. Clears \
+                below 93 %. Also warn if it lost a tenth of its size or more within an hour, without a pause and below 80 MB/s, and will be \
+                full within an hour at this rate, or if it lost three equal parts of 4 % or more at equal intervals, and one and a half of \
+                them or less are left.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
         next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
         not: "a filesystem that was already that full when its host first told of it: it is listed, but sends no notification",

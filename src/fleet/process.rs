@@ -269,16 +269,19 @@ impl ProcessInfo {
     }
 }
 
-/// The value of [`ProcessInfo::is_for_several_hosts`], by the options of torchrun, Lightning and Accelerate.
+/// The value of [`ProcessInfo::is_for_several_hosts`], by the options of torchrun, Lightning and Accelerate, and those that programs
+/// of TensorFlow have for the parameter servers of their workers.
 fn is_for_several_hosts(facts: &ProcessFacts) -> bool {
     const OPTIONS: [&str; 3] = ["nnodes", "num_nodes", "num_machines"];
+    const SERVERS: &str = "ps_hosts";
     let counts_hosts = |(place, argument): (usize, &SafeText), line: &[SafeText]| {
         let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
         let name = flag.trim_start_matches('-').replace('-', "_");
         let value = if value.is_empty() { line.get(place + 1).map_or("", |next| next.as_str()) } else { value };
         // An elastic job names the fewest and the most: "2:4".
         let least = value.split(':').next().and_then(|count| count.parse::<u32>().ok());
-        flag.starts_with('-') && OPTIONS.contains(&name.as_str()) && least >= Some(2)
+        let counts = OPTIONS.contains(&name.as_str()) && least >= Some(2);
+        flag.starts_with('-') && (counts || (name == SERVERS && !value.is_empty()))
     };
     let mut lines = std::iter::once(&facts.argv).chain(facts.ancestors.iter().map(|parent| &parent.argv));
     lines.any(|line| line.iter().enumerate().any(|argument| counts_hosts(argument, line)))
@@ -560,6 +563,20 @@ mod tests {
         assert_eq!(sum([Some(u64::MAX), None, Some(2)].into_iter()), Some(u64::MAX));
         assert_eq!(sum([Some(1.5_f32), Some(2.0)].into_iter()), Some(3.5));
         assert_eq!(sum([None::<u64>, None].into_iter()), None);
+    }
+
+    #[test]
+    fn options_tell_that_a_program_was_started_on_several_hosts() {
+        let is_for_several = |line: &str| {
+            let argv = line.split(' ').map(SafeText::new).collect();
+            is_for_several_hosts(&ProcessFacts { argv, ..ProcessFacts::default() })
+        };
+        for line in ["train.py --nnodes=2", "train.py --num_nodes 4", "cnn.py --ps_hosts=cnn-ps-0:2222"] {
+            assert!(is_for_several(line), "{line}");
+        }
+        for line in ["train.py --nnodes=1", "cnn.py --ps_hosts=", "train.py nnodes 2"] {
+            assert!(!is_for_several(line), "{line}");
+        }
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
+use crate::diagnosis::process_kind::only_answers;
 use crate::diagnosis::rule_context::{RuleContext, duration};
-use crate::diagnosis::track::{JobTrack, WaitingClients};
+use crate::diagnosis::track::{JobTrack, ProcessTrack, WaitingClients};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 /// The ranks of a server all spin for this long before it warns, in seconds: a first request can compile kernels.
@@ -66,7 +67,9 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     let is_unseen = rest.since - job.first_seen < 60.0;
     // A client that has waited since before the GPUs last worked probably subscribes to events, and a new client may do so, too.
     let has_subscribers = !is_unseen && clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE;
-    let is_fresh = clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1;
+    // Clients that subscribe do not come in numbers.
+    let is_fresh =
+        clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1 && clients.many_unanswered_for(t) < UNANSWERED_AFTER.1;
     let new = if has_subscribers && is_fresh { 0 } else { clients.new_since(rest.since, t) };
     let is_single = clients.count == 1;
     let warn_after = match (new, is_unseen) {
@@ -75,6 +78,7 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
         (0 | 1, false) if clients.asked_at_the_end(rest.since, t) => {
             Some(if context.is_log_silent(job) { SINGLE_WARN_AFTER } else { OLD_CLIENTS_WARN_AFTER })
         }
+        (0 | 1, false) if answers_many(context, job, clients, rest) => Some(SINGLE_WARN_AFTER),
         (0, false) if clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE => return None,
         _ => None,
     };
@@ -93,6 +97,19 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
         }
         Some(after) => Escalation::two(info, (Severity::Warn, after)),
     })
+}
+
+/// So many clients of a server that only answers requests have not all given up.
+const MANY_CLIENTS: u32 = 4;
+/// It computed until its GPUs came to rest, in seconds before.
+const COMPUTED_BEFORE: f64 = 120.0;
+
+/// Whether many clients wait for a server that only answers requests, and that computed for them until its GPUs came to rest.
+fn answers_many(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, rest: Run) -> bool {
+    let is_api = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(only_answers);
+    clients.count >= MANY_CLIENTS
+        && job.computed_at.is_some_and(|at| at >= rest.since - COMPUTED_BEFORE)
+        && context.members(job).all(is_api)
 }
 
 /// How long the clients of a server must wait while its GPUs rest until it is listed, and until several new clients warn, in
@@ -260,13 +277,58 @@ mod tests {
     fn new_tabs_beside_open_subscriptions_warn_only_if_they_wait_long() {
         let run = |seconds: f64| {
             let mut tester = RuleTester::new(gpus(0..1));
+            let server = |tester: &mut RuleTester, works: bool, clients: (u32, f64)| {
+                let mut sample =
+                    if works { server(tester, 90, 500.0, 40, clients) } else { server(tester, 0, 122.0, 0, clients) };
+                sample.processes[0].facts.argv = ["python", "/opt/ComfyUI/main.py"].map(Into::into).to_vec();
+                sample
+            };
             // Four tabs have been open for two hours while somebody made pictures; two more come an hour after the last one.
-            tester.run(1800.0, |tester, t| server(tester, 90, 500.0, 40, (4, t + 7200.0)));
-            tester.run(3600.0, |tester, t| server(tester, 0, 122.0, 0, (4, t + 9000.0)));
-            tester.run(seconds, |tester, t| server(tester, 0, 122.0, 0, (6, t + 12_600.0)));
+            tester.run(1800.0, |tester, t| server(tester, true, (4, t + 7200.0)));
+            tester.run(3600.0, |tester, t| server(tester, false, (4, t + 9000.0)));
+            tester.run(seconds, |tester, t| server(tester, false, (6, t + 12_600.0)));
             tester.firing().iter().any(|(rule, severity)| *rule == "job-stalled" && *severity != "info")
         };
         assert_eq!((run(600.0), run(900.0)), (false, true));
+    }
+
+    #[test]
+    fn many_clients_of_a_server_that_only_answers_requests_wait_however_long_ago_they_asked() {
+        let fired = |argv: [&str; 2], count: u32| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            let sample = |tester: &mut RuleTester, works: bool, t: f64| {
+                let (percent, watts, memory) = if works { (97, 500.0, 40) } else { (0, 122.0, 0) };
+                let mut sample = server(tester, percent, watts, memory, (count, t + 3600.0));
+                sample.processes[0].facts.argv = argv.map(Into::into).to_vec();
+                sample
+            };
+            tester.run(1800.0, |tester, t| sample(tester, true, t));
+            tester.run(1500.0, |tester, t| sample(tester, false, t + 1800.0));
+            tester.firing().contains(&("job-stalled", "warn"))
+        };
+        assert!(fired(["vllm", "serve"], 30));
+        assert!(!fired(["vllm", "serve"], 2), "two may have given up");
+        assert!(!fired(["python", "/opt/ComfyUI/main.py"], 30), "tabs of browsers");
+    }
+
+    #[test]
+    fn clients_that_keep_coming_while_nobody_gets_an_answer_warn_beside_an_old_connection() {
+        let fired = |falls: bool| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            let sample = |tester: &mut RuleTester, works: bool, clients: (u32, f64)| {
+                let (percent, watts, memory) = if works { (97, 500.0, 40) } else { (0, 122.0, 0) };
+                let mut sample = server(tester, percent, watts, memory, clients);
+                sample.processes[0].facts.argv = ["python", "/opt/ComfyUI/main.py"].map(Into::into).to_vec();
+                sample
+            };
+            tester.run(1800.0, |tester, t| sample(tester, true, (3, t + 3600.0)));
+            tester.run(1500.0, |tester, t| {
+                let minute = (t / 60.0) as u32;
+                sample(tester, false, (if falls { 3 + minute % 3 } else { 3 + minute }, t + 5400.0))
+            });
+            tester.firing().contains(&("job-stalled", "warn"))
+        };
+        assert_eq!((fired(false), fired(true)), (true, false));
     }
 
     #[test]

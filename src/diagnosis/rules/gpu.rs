@@ -66,12 +66,14 @@ fn slowdowns(
         }
     } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
         // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel. Where several
-        // boards lose a third of it, the cooling of the host has failed.
+        // boards, or all, lose a third of it, the cooling of the host has failed; where one does and its equals run at full clock, its own has.
         let is_hot = |other: &GpuReading| {
             other.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0)
         };
         let hot = context.host.gpus().filter(|(_, other)| is_hot(other)).count();
-        let low_clock = if hot >= HOT_BOARDS { LOW_CLOCK } else { HALF_CLOCK };
+        let is_alone = hot == 1 && has_fast_equal(context, position);
+        let are_all_hot = hot >= 2 && hot == context.gpus.len();
+        let low_clock = if hot >= HOT_BOARDS || are_all_hot || is_alone { LOW_CLOCK } else { HALF_CLOCK };
         let is_slow = gpu.clock_share.is_some_and(|share| share <= low_clock);
         let escalation = if is_slow {
             Escalation::one(Severity::Warn, limits.software_after)
@@ -137,6 +139,20 @@ const HARDWARE_SLOWDOWN: u64 = 0x8;
 const SLEEPING_STATE: u8 = 5;
 /// The utilisation from which a GPU beside a slow one counts as working, in percent.
 const WORKING_PERCENT: u8 = 50;
+
+/// The share of the maximum clock at which a GPU under load is not slowed down.
+const FULL_CLOCK: f64 = 0.9;
+
+/// Whether a GPU of the same model works beside this one at its full clock.
+fn has_fast_equal(context: &RuleContext, position: usize) -> bool {
+    let model = context.host.gpu_info(position).map(|info| &info.name);
+    let is_fast = |gpu: &GpuTrack| {
+        gpu.utilization >= Some(WORKING_PERCENT) && gpu.clock_share.is_some_and(|share| share >= FULL_CLOCK)
+    };
+    context.gpus.iter().enumerate().any(|(other, gpu)| {
+        other != position && is_fast(gpu) && context.host.gpu_info(other).map(|info| &info.name) == model
+    })
+}
 
 /// The percentage of a window; its buckets may reach a little beyond it.
 fn share_of(seconds: f64, window: f64) -> f64 {

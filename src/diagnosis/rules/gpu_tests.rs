@@ -373,7 +373,8 @@ fn heat_that_slows_down_a_job_warns() {
         });
         tester.fired().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
     };
-    assert_eq!(run(1200), [("thermal-throttle", "info"), ("thermal-throttle", "warn")]);
+    assert_eq!(run(1200), [("thermal-throttle", "warn")], "a third, and its equal runs at full clock");
+    assert_eq!(run(1350), [("thermal-throttle", "info"), ("thermal-throttle", "warn")]);
     assert_eq!(run(1600), [("thermal-throttle", "info")]);
 }
 
@@ -399,6 +400,7 @@ fn heat_that_takes_a_third_of_the_clock_of_several_gpus_warns() {
     };
     assert_eq!(run(3, 1260), [("thermal-throttle", "warn"); 3]);
     assert_eq!(run(2, 1260), [("thermal-throttle", "info"); 2]);
+    assert_eq!(run(4, 1260), [("thermal-throttle", "warn"); 4]);
     assert_eq!(run(3, 1500), [("thermal-throttle", "info"); 3], "at 0.76 of its maximum");
 }
 

@@ -6,7 +6,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{JobPart, RuleContext, counted, duration, gibibytes, host_details};
-use crate::diagnosis::track::{JobTrack, ProcessTrack};
+use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId, JobKey};
 use crate::wire::shell::absolute_path;
@@ -46,7 +46,8 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
     };
     let percent = 100.0 - 100.0 * available.min(total) as f64 / total as f64;
     if percent < limits.warn
-        && let Some(shrinkage) = context.host_track.available_memory.shrinkage(total as f64)
+        && let memory = &context.host_track.available_memory
+        && let Some(shrinkage) = memory.shrinkage(total as f64).or_else(|| memory.descends(total as f64))
     {
         let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Suspected, 600.0);
         conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| {
@@ -179,18 +180,6 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     }
     // A rank that waits on one of them has a finding that says more.
     let is_held = |position: &usize| context.processes.iter().any(|process| process.positions.contains(position));
-    // Nothing on the host prepares what the GPUs need.
-    let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
-    // Where a part of the GPUs is in use, the finding of that job says more.
-    let allocated = context.host.slurm_allocated_gpus().map_or(0, <[u32]>::len);
-    let do_cpus_rest = rested >= RESTING_WARN_AFTER && unused(RESTING_WARN_AFTER).count() >= allocated;
-    let is_most_unused = rested >= MOST_UNUSED_WARN_AFTER && 2 * unused(MOST_UNUSED_WARN_AFTER).count() >= allocated;
-    let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
-    let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
-    let warns = do_cpus_rest || is_half_unused || unused(limits.warn_after).next().is_some();
-    let warns = warns && !positions.iter().all(|position| is_spare(context, *position));
-    let severity = if warns { Severity::Warn } else { Severity::Info };
-    let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
     let indexes: Vec<u32> =
         positions.iter().filter_map(|position| context.host.gpu_info(*position)).map(|info| info.index).collect();
     let jobs: Vec<&SlurmJob> = context
@@ -200,17 +189,38 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
         .iter()
         .filter(|job| job.gpus.iter().any(|index| indexes.contains(index)))
         .collect();
+    // Nothing on the host prepares what the GPUs need.
+    let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
+    // Where a part of the GPUs is in use, the finding of that job says more.
+    let allocated = context.host.slurm_allocated_gpus().map_or(0, <[u32]>::len);
+    let resting_after = if may_work_elsewhere(context, &jobs) { ELSEWHERE_WARN_AFTER } else { RESTING_WARN_AFTER };
+    let do_cpus_rest = rested >= resting_after && unused(resting_after).count() >= allocated;
+    let is_most_unused = rested >= MOST_UNUSED_WARN_AFTER && 2 * unused(MOST_UNUSED_WARN_AFTER).count() >= allocated;
+    let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
+    let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
+    let is_partly_used = is_most_of_a_used_job(context, &unused(PARTLY_UNUSED_WARN_AFTER).collect::<Vec<_>>());
+    let busier = cores_busier(context, &unused(ON_CPUS_WARN_AFTER).collect::<Vec<_>>());
+    let warns = do_cpus_rest
+        || is_half_unused
+        || is_partly_used
+        || is_abandoned(context)
+        || busier.is_some()
+        || unused(limits.warn_after).next().is_some();
+    let warns = warns && !positions.iter().all(|position| is_spare(context, *position));
+    let severity = if warns { Severity::Warn } else { Severity::Info };
+    let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
     // Work on the CPUs of the allocation is not visible.
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 60.0);
     let evaluation = Evaluation { at_least: true, ..evaluation };
     conditions.met(RuleId::SlurmUnused, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(
-            "Slurm has allocated {}{} but no process has used {} for up to {}{}",
+            "Slurm has allocated {}{} but no process has used {} for up to {}{}{}",
             context.format_gpus(positions.iter().copied()),
             describe_jobs(&jobs),
             if positions.len() == 1 { "it" } else { "them" },
             duration(longest),
             if do_cpus_rest { ", and the CPUs of the host rest" } else { "" },
+            busier.map_or_else(String::new, |cores| format!(", while {cores:.0} more CPU cores are busy than before")),
         );
         let mut details = host_details(sentence, format!("squeue -w {}", context.host.name()));
         details.gpus = context.finding_gpus(positions.iter().copied());
@@ -252,7 +262,82 @@ fn is_spare(context: &RuleContext, position: usize) -> bool {
 /// How long GPUs that Slurm has allocated must be unused on a host whose CPUs rest until that warns, in seconds.
 const RESTING_WARN_AFTER: f64 = 2400.0;
 /// As [`RESTING_WARN_AFTER`], if half of them or more are unused.
-const MOST_UNUSED_WARN_AFTER: f64 = 4200.0;
+const MOST_UNUSED_WARN_AFTER: f64 = 4800.0;
+
+/// As [`RESTING_WARN_AFTER`], while a job of Slurm works on another host, or did lately: it may need these GPUs in its next step.
+const ELSEWHERE_WARN_AFTER: f64 = 3600.0;
+/// How long most of the GPUs of a job that computes on the others must be unused, in seconds.
+const PARTLY_UNUSED_WARN_AFTER: f64 = 3600.0;
+/// GPUs that were allocated at one time belong to one job, unless they were so when gpufleet started, in seconds.
+const KNOWN_ALLOCATION_SECONDS: f64 = 300.0;
+
+/// How long GPUs must be unused after a job used them, in seconds: an interactive session that somebody left open.
+const ABANDONED_WARN_AFTER: f64 = 4800.0;
+
+/// Whether GPUs that were allocated together were in use, and none of them is any more.
+fn is_abandoned(context: &RuleContext) -> bool {
+    let t = context.sample_time.t;
+    let known_from = context.host_track.first_at.unwrap_or(t) + KNOWN_ALLOCATION_SECONDS;
+    let was_used = |gpu: &&GpuTrack| {
+        gpu.allocated_since.is_some_and(|at| at >= known_from && gpu.unused_since.is_some_and(|since| since > at))
+    };
+    context.gpus.iter().filter(was_used).any(|gpu| {
+        let mut group = context.gpus.iter().filter(|other| other.allocated_since == gpu.allocated_since);
+        group.all(|other| other.unused_since.is_some_and(|since| t - since >= ABANDONED_WARN_AFTER))
+    })
+}
+
+/// How long GPUs must be unused since they were allocated while more CPU cores are busy than before, in seconds, and the cores.
+const ON_CPUS_WARN_AFTER: f64 = 4500.0;
+const BUSIER_CORES: f64 = 4.0;
+
+/// How many more CPU cores are busy than when Slurm allocated these GPUs, if they have not been used since: their program was built
+/// or started without support of GPUs.
+fn cores_busier(context: &RuleContext, unused: &[usize]) -> Option<f64> {
+    let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).map(f64::from)?;
+    let now = context.host_track.mean_cpu?;
+    let known_from = context.host_track.first_at? + KNOWN_ALLOCATION_SECONDS;
+    let by = |gpu: &GpuTrack| {
+        let is_new = gpu.allocated_since.is_some_and(|at| at >= known_from && gpu.unused_since == Some(at));
+        gpu.cpu_before_allocation.filter(|_| is_new).map(|before| (now - before) / 100.0 * cpus)
+    };
+    let cores = unused.iter().filter_map(|position| context.gpus.get(*position).and_then(by));
+    cores.reduce(f64::min).filter(|cores| *cores >= BUSIER_CORES)
+}
+
+/// Whether these unused GPUs are most of those of a job that computes on the others: half of those that were allocated together, or
+/// three quarters of those of the host if there is only one job.
+fn is_most_of_a_used_job(context: &RuleContext, unused: &[usize]) -> bool {
+    let t = context.sample_time.t;
+    let known_from = context.host_track.first_at.unwrap_or(t) + KNOWN_ALLOCATION_SECONDS;
+    let is_only = only_slurm_job(context).is_some();
+    let allocated_at = |position: usize| {
+        let at = context.gpus.get(position).and_then(|gpu| gpu.allocated_since);
+        at.filter(|at| is_only || *at >= known_from).map(|at| if is_only { 0.0 } else { at })
+    };
+    let computes = |job: &JobTrack| {
+        matches!(job.key, JobKey::Slurm { .. }) && job.computed_at.is_some_and(|at| t - at <= SPARE_WORK_SECONDS)
+    };
+    let working = context.jobs.iter().filter(|job| computes(job));
+    let mut working = working.flat_map(JobTrack::positions).filter_map(allocated_at);
+    working.any(|at| {
+        let of_it = |position: &usize| allocated_at(*position) == Some(at);
+        let all = (0..context.gpus.len()).filter(of_it).count();
+        let idle = unused.iter().copied().filter(of_it).count();
+        // Another job may hold them, and compute nothing.
+        let (part, of) = if is_only { (4, 3) } else { (2, 1) };
+        idle > 0 && part * idle >= of * all
+    })
+}
+
+/// Whether one of these jobs of Slurm, or any if they are not known, works on another host, or did lately.
+fn may_work_elsewhere(context: &RuleContext, jobs: &[&SlurmJob]) -> bool {
+    let t = context.sample_time.t;
+    let is_one = |id: &SafeText| jobs.is_empty() || jobs.iter().any(|job| job.job == *id);
+    let others = context.peers.hosts.iter().enumerate().filter(|(host, _)| *host != context.host.id.0 as usize);
+    let mut work = others.flat_map(|(_, diagnosis)| &diagnosis.host_track.slurm_work);
+    work.any(|(id, at)| is_one(id) && t - at <= SPARE_WORK_SECONDS)
+}
 
 /// As [`MOST_UNUSED_WARN_AFTER`], on a host that works.
 const HALF_UNUSED_WARN_AFTER: f64 = 7200.0;

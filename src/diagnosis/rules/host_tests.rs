@@ -559,3 +559,139 @@ fn a_hung_mount_inhibits_the_findings_of_waiting_jobs() {
     assert_eq!(finding.processes.len(), 6);
     assert!(finding.sentence.contains("6 waiting in disk sleep: train.py (alice, pid 7), "), "{}", finding.sentence);
 }
+
+/// The findings of slurm-unused of two idle GPUs that Slurm allocates after ten minutes; `jobs` are on others, with this load of 64 CPUs.
+fn unused_after(seconds: f64, before: f32, now: f32, jobs: &[(u16, bool)]) -> (Option<Severity>, String) {
+    let mut tester = RuleTester::new(gpus(0..4));
+    tester.set_cpu_count(64);
+    tester.interval = 30.0;
+    let run = |(gpu, starts_later): (u16, bool), pid: u32| {
+        let mut run = process(pid, "python train.py", &[(gpu, 20)]);
+        run.facts.owner = Some(Owner::Slurm { job: if starts_later { "99" } else { "7" }.into(), step: None });
+        run
+    };
+    tester.run_edited(
+        600.0 + seconds,
+        |tester, t| TestSample {
+            gpus: (0..4)
+                .map(|gpu| {
+                    let works = jobs.iter().any(|(on, starts_later)| *on == gpu && (!starts_later || t >= 600.0));
+                    if works { tester.gpu(97, 500.0, 40, 20) } else { tester.gpu(0, 70.0, 0, 0) }
+                })
+                .collect(),
+            processes: (7..)
+                .zip(jobs)
+                .filter(|(_, (_, starts_later))| !starts_later || t >= 600.0)
+                .map(|(pid, job)| run(*job, pid))
+                .collect(),
+        },
+        |snapshot, t| {
+            snapshot.host.slurm_allocated_gpus = Some(if t < 600.0 { vec![3] } else { vec![0, 1, 2, 3] });
+            snapshot.host.cpu_percent = Some(if t < 600.0 { before } else { now });
+        },
+    );
+    let unused = tester.findings().into_iter().find(|finding| finding.rule == RuleId::SlurmUnused);
+    unused.map_or((None, String::new()), |finding| (Some(finding.severity), finding.sentence.to_string()))
+}
+
+#[test]
+fn a_program_that_computes_on_the_cpus_beside_its_gpus_warns_after_75_minutes() {
+    let others = [(2, false), (3, false)];
+    let (severity, sentence) = unused_after(4700.0, 10.0, 35.0, &others);
+    assert_eq!(severity, Some(Severity::Warn));
+    assert!(sentence.ends_with(", while 16 more CPU cores are busy than before"), "{sentence}");
+    assert_eq!(unused_after(4400.0, 10.0, 35.0, &others).0, Some(Severity::Info), "it may prepare data");
+    assert_eq!(unused_after(4700.0, 10.0, 14.0, &others).0, Some(Severity::Info), "fewer than four cores");
+}
+
+#[test]
+fn gpus_of_a_job_that_uses_only_one_of_them_warn_after_an_hour() {
+    let severity = |seconds: f64, jobs: &[(u16, bool)]| unused_after(seconds, 20.0, 20.0, jobs).0;
+    assert_eq!(severity(3800.0, &[(3, false), (0, true)]), Some(Severity::Warn), "two of the three that came together");
+    assert_eq!(severity(3400.0, &[(3, false), (0, true)]), Some(Severity::Info));
+    assert_eq!(severity(3800.0, &[(3, false), (0, true), (1, true)]), Some(Severity::Info), "one of three");
+    assert_eq!(severity(3800.0, &[(3, false)]), Some(Severity::Warn), "the only job has one of four");
+}
+
+#[test]
+fn gpus_that_were_used_since_their_allocation_and_then_left_warn_after_80_minutes() {
+    let severity = |is_used: bool, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.interval = 30.0;
+        let works = |gpu: u16, t: f64| gpu < 2 || (is_used && gpu == 3 && (900.0..1200.0).contains(&t));
+        tester.run_edited(
+            1200.0 + seconds,
+            |tester, t| TestSample {
+                gpus: (0..4)
+                    .map(|gpu| if works(gpu, t) { tester.gpu(97, 500.0, 40, 20) } else { tester.gpu(0, 70.0, 0, 0) })
+                    .collect(),
+                processes: (0..2).map(|gpu| process(7 + u32::from(gpu), "python x.py", &[(gpu, 20)])).collect(),
+            },
+            |snapshot, t| {
+                snapshot.host.slurm_allocated_gpus = Some(if t < 600.0 { vec![0, 1] } else { vec![0, 1, 2, 3] });
+                snapshot.host.cpu_percent = Some(20.0);
+            },
+        );
+        tester
+            .findings()
+            .into_iter()
+            .find(|finding| finding.rule == RuleId::SlurmUnused)
+            .map(|finding| finding.severity)
+    };
+    assert_eq!(severity(true, 4900.0), Some(Severity::Warn));
+    assert_eq!(severity(true, 4700.0), Some(Severity::Info));
+    assert_eq!(severity(false, 4900.0), Some(Severity::Info), "their job may prepare its data");
+}
+
+#[test]
+fn unused_gpus_of_slurm_warn_later_while_a_job_of_slurm_works_on_another_host() {
+    let severity = |works: bool, seconds: f64| {
+        let mut tester = RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default());
+        tester.interval = 30.0;
+        for _ in 0..(seconds / 30.0) as u32 {
+            for host in 0..2 {
+                let is_busy = works && host == 1;
+                let mut run = process(7, "python train.py", &[(0, 20)]);
+                run.facts.owner = Some(Owner::Slurm { job: "7".into(), step: None });
+                let gpus =
+                    (0..2).map(|_| if is_busy { tester.gpu(97, 500.0, 40, 20) } else { tester.gpu(0, 70.0, 0, 0) });
+                let gpus = gpus.collect();
+                let processes = if is_busy { vec![run] } else { vec![] };
+                tester.send(host, &TestSample { gpus, processes }, |snapshot| {
+                    snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+                    snapshot.host.cpu_percent = Some(1.0);
+                });
+            }
+            tester.wait(30.0);
+        }
+        let unused = tester.findings().into_iter().filter(|finding| finding.rule == RuleId::SlurmUnused);
+        unused.filter(|finding| finding.host == HostId(0)).map(|finding| finding.severity).next()
+    };
+    assert_eq!(severity(false, 2700.0), Some(Severity::Warn));
+    assert_eq!(severity(true, 2700.0), Some(Severity::Info));
+    assert_eq!(severity(true, 3900.0), Some(Severity::Warn));
+}
+
+#[test]
+fn a_disk_that_checkpoints_fill_in_equal_steps_warns_before_the_one_that_does_not_fit() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    // A checkpoint takes 6 GiB of 100 GiB every 20 minutes.
+    let fills = |snapshot: &mut Snapshot, t: f64| disk(70 + 6 * (t / 1200.0) as u64)(snapshot, t);
+    with_host(&mut tester, 3700.0, fills);
+    assert_eq!(tester.firing(), [], "88 %, and two more fit");
+    with_host(&mut tester, 1700.0, |snapshot, t| fills(snapshot, 3700.0 + t));
+    assert_eq!(tester.firing(), [("disk-full", "warn")], "94 %");
+}
+
+#[test]
+fn a_program_that_keeps_as_much_memory_of_the_host_in_each_run_warns_before_the_one_that_does_not_fit() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    // A film of 20 minutes leaves 15 % of the memory occupied.
+    let fills = |snapshot: &mut Snapshot, t: f64| memory(35 + 15 * (t / 1200.0) as u64)(snapshot, t);
+    with_host(&mut tester, 3500.0, fills);
+    assert_eq!(tester.firing(), [], "65 %");
+    with_host(&mut tester, 500.0, |snapshot, t| fills(snapshot, 3500.0 + t));
+    assert_eq!(tester.firing(), [("host-ram-low", "warn")], "80 %, and one more fits");
+}

@@ -127,7 +127,12 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             let mut parts = context.peers.certain_parts(job, context.host.id).peekable();
             let do_all_loop = parts.peek().is_some()
                 && parts.all(|part| part.diagnosis.is_recent(t) && part.job.loop_run().is_some());
-            let after = if do_all_loop { CAUGHT_ALONE_WARN_AFTER } else { UNSEEN_WARN_AFTER };
+            // A single process may prepare or write its results on one core.
+            let after = match (do_all_loop, is_alone_in_batch) {
+                (true, _) => CAUGHT_ALONE_WARN_AFTER,
+                (false, true) => SINGLE_CAUGHT_WARN_AFTER,
+                (false, false) => UNSEEN_WARN_AFTER,
+            };
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(after)))
         }
         _ if is_idle_batch || never_began => {
@@ -143,7 +148,10 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
         (true, false) => Escalation::one(Severity::Warn, warn_after),
         // A log that it wrote also while it waited for work, or workers that fed it, tell the end of its work.
-        (false, false) if has_lost_its_heartbeat(context, job) || have_its_workers_stopped(context, job) => {
+        (false, false) if have_its_workers_stopped(context, job) => {
+            Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(WORKERS_REST_WARN_AFTER)))
+        }
+        (false, false) if has_lost_its_heartbeat(context, job) => {
             Escalation::two((Severity::Info, warn_after), (Severity::Warn, warn_after.max(UNSEEN_WARN_AFTER)))
         }
         (false, false) => Escalation::one(Severity::Info, warn_after),
@@ -227,15 +235,16 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
         && (are_ranks || never_opens(context, job));
     let waits_for_tasks = job.is_server && !is_in_ray_task(context, job) && !are_shards;
     let is_waiter = waits_for_tasks || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
-    let is_judged =
-        is_new && !has_begun && !is_waiter && (are_ranks || (is_batch(context, job) && has_ranks(context, job)));
+    let are_ranks = are_ranks || (is_batch(context, job) && has_ranks(context, job)) || has_twin(context, job);
+    let is_judged = is_new && !has_begun && !is_waiter && are_ranks;
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
     let is_recent = |at: Option<f64>| at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
     // The first rank may load or download for all others, on another host.
-    let is_fed = context.peers.parts(job, context.host.id).any(|part| {
-        let mut members = part.job.members(&part.diagnosis.processes);
-        is_recent(part.job.host_work_at) || members.any(|process| is_recent(process.last_io_at))
-    });
+    let is_fed = is_recent(job.host_work_at)
+        || context.peers.parts(job, context.host.id).any(|part| {
+            let mut members = part.job.members(&part.diagnosis.processes);
+            is_recent(part.job.host_work_at) || members.any(|process| is_recent(process.last_io_at))
+        });
     if is_fed || context.members(job).any(|process| is_recent(process.memory_grew_at)) {
         conditions.unknown(RuleId::RendezvousStuck, target);
         return;
@@ -244,7 +253,10 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let is_seen = context.members(job).all(ProcessTrack::shows_io);
     let escalation = match job.stalled_run {
         // A host may still pull its image: the stores of PyTorch wait for half an hour, too.
-        None if !is_seen => Escalation::one(Severity::Info, limits.warn_after),
+        // A process without a GPU may copy the data for ranks that wait in a loop.
+        None if !is_seen || is_recent(context.host_track.copied_at) => {
+            Escalation::one(Severity::Info, limits.warn_after)
+        }
         _ => Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, WARN_SHARE * limits.warn_after)),
     };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
@@ -259,12 +271,35 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     });
 }
 
+/// Programs that were started within this time belong together, in seconds.
+const TWIN_SECONDS: f64 = 120.0;
+
+/// Whether the same command was started beside this job at the same time, each in a pod or container of its own, and neither has loaded
+/// anything.
+fn has_twin(context: &RuleContext, job: &JobTrack) -> bool {
+    let is_contained = |job: &JobTrack| matches!(job.key, JobKey::Container { .. });
+    let is_empty = |job: &JobTrack| job.gpus.iter().all(holds_only_a_context);
+    let command = |job: &JobTrack| context.members(job).next().map(|process| process.info.command.clone());
+    let age = |job: &JobTrack| context.members(job).filter_map(|process| process.age).reduce(f64::max);
+    let is_twin = |other: &JobTrack| {
+        let apart = age(other).zip(age(job)).map(|(other, own)| (other - own).abs());
+        other.key != job.key
+            && is_contained(other)
+            && is_empty(other)
+            && command(other) == command(job)
+            && apart.is_some_and(|apart| apart <= TWIN_SECONDS)
+    };
+    is_contained(job) && is_empty(job) && context.jobs.iter().any(is_twin)
+}
+
 /// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.
 const UNSEEN_WARN_AFTER: f64 = 2400.0;
 /// How long a job whose log grows must have done nothing before it warns, in seconds.
 const GROWING_LOG_WARN_AFTER: f64 = 2700.0;
 /// As [`GROWING_LOG_WARN_AFTER`], for a single process: an archive may take an hour to answer.
-const ALONE_WITH_LOG_WARN_AFTER: f64 = 3600.0;
+const ALONE_WITH_LOG_WARN_AFTER: f64 = 4500.0;
+/// How long a job whose log and workers have stopped must have done nothing before it warns, in seconds.
+const WORKERS_REST_WARN_AFTER: f64 = 2100.0;
 /// How long workers of Ray in the middle of a task must have done nothing before they warn, in seconds.
 const RAY_TASK_WARN_AFTER: f64 = 2100.0;
 /// The memory of a rank that has created its context and no more, at most.
@@ -282,6 +317,8 @@ const SERVICE_WARN_AFTER: f64 = 3600.0;
 const SERVICE_PAUSE: f64 = 300.0;
 /// How long it must have waited in a loop before it warns, in seconds.
 const CAUGHT_ALONE_WARN_AFTER: f64 = 1800.0;
+/// As [`UNSEEN_WARN_AFTER`], for a single process of Slurm.
+const SINGLE_CAUGHT_WARN_AFTER: f64 = 4200.0;
 /// Ranks that computed for this many seconds may have become caught in a loop.
 const BRIEFLY_ACTIVE_SECONDS: f32 = 120.0;
 /// How long a training by reinforcement learning whose trainers are in a task and whose engines rest must have done nothing before
@@ -296,7 +333,7 @@ const LIFE_SECONDS: f64 = 1800.0;
 
 /// Whether the job runs under Slurm, has a launcher with several ranks, or ranks on several hosts.
 fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
-    let has_launcher = |process: &ProcessTrack| process.info.launcher.is_some();
+    let has_launcher = |process: &ProcessTrack| process.info.launcher.is_some() || process.info.is_for_several_hosts;
     matches!(job.key, JobKey::Slurm { .. }) || (has_ranks(context, job) && context.members(job).all(has_launcher))
 }
 

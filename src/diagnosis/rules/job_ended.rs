@@ -285,6 +285,44 @@ mod tests {
     }
 
     #[test]
+    fn tasks_of_an_array_that_compute_nothing_and_a_container_that_starts_again_at_once_warn() {
+        let fired = |edit: &dyn Fn(u32, &mut crate::fleet::fixture::TestProcess), pause: f64, utilization: u8| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 10.0;
+            for run in 0..9_u32 {
+                let mut task = process(7 + run, &format!("python pick.py --task {run}"), &[(0, 1)]);
+                edit(run, &mut task);
+                tester.run_edited(
+                    60.0,
+                    |tester, _| TestSample {
+                        gpus: vec![tester.gpu(utilization, 80.0, 0, 1)],
+                        processes: vec![task.clone()],
+                    },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(pause, |tester, _| empty(tester));
+            }
+            let warned = tester.fired().contains(&("job-ended", "warn"));
+            (warned, tester.fired().iter().any(|(rule, _)| *rule == "job-ended"))
+        };
+        let task = |job: fn(u32) -> u32| {
+            move |run: u32, task: &mut crate::fleet::fixture::TestProcess| {
+                task.facts.owner = Some(Owner::Slurm { job: job(run).to_string().as_str().into(), step: None });
+            }
+        };
+        assert_eq!(fired(&task(|run| 100 + run), 30.0, 0), (true, true));
+        assert_eq!(fired(&task(|run| 100 + run), 30.0, 60), (false, false), "they compute");
+        assert_eq!(fired(&task(|_| 100), 30.0, 0), (false, false), "a script that calls a program for each file");
+        let container = |_: u32, task: &mut crate::fleet::fixture::TestProcess| {
+            task.facts.argv = ["python", "train.py"].map(Into::into).to_vec();
+            task.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "maskrcnn".into() });
+            let shim = Ancestor { pid: 30, uid: Some(0), name: "containerd-shim".into(), ..Ancestor::default() };
+            task.facts.ancestors = vec![shim];
+        };
+        assert_eq!(fired(&container, 0.0, 30), (true, true), "the next run is there in the same sample");
+    }
+
+    #[test]
     fn a_program_that_a_container_engine_or_systemd_starts_again_warns_after_the_fifth_end() {
         let fired_with = |owner: Owner, parent: &str, pause: f64| {
             let mut tester = RuleTester::new(gpus(0..1));

@@ -247,3 +247,34 @@ fn a_single_process_that_loops_before_its_first_step_is_stalled_and_waits_for_no
     };
     assert_eq!(stops_before_it_begins(in_slurm), [("job-stalled", "info"), ("job-stalled", "warn")]);
 }
+
+#[test]
+fn pods_that_were_started_together_and_loaded_nothing_wait_for_each_other() {
+    let fires = |commands: [&str; 2], second_age: f64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.interval = 20.0;
+        tester.run_edited(
+            2400.0,
+            |tester, _| {
+                let pod = |(gpu, command): (u16, &str)| {
+                    let mut rank = process(7 + u32::from(gpu), command, &[(gpu, 1)]);
+                    rank.gpus[0].gpu_memory_bytes = Some(500 << 20);
+                    rank.facts.owner = Some(Owner::Pod { uid: format!("job-{gpu}").as_str().into(), container: None });
+                    rank.reading.cpu_percent = Some(0.2);
+                    rank
+                };
+                TestSample {
+                    gpus: (0..2).map(|_| tester.gpu(0, 80.0, 0, 1)).collect(),
+                    processes: (0..).zip(commands).map(pod).collect(),
+                }
+            },
+            |snapshot, passed| {
+                snapshot.processes.age_seconds = vec![Some(30.0 + passed), Some(30.0 + second_age + passed)];
+            },
+        );
+        tester.firing().contains(&("rendezvous-stuck", "warn"))
+    };
+    assert!(fires(["python train.py"; 2], 5.0));
+    assert!(!fires(["python train.py", "python serve.py"], 5.0), "two programs");
+    assert!(!fires(["python train.py"; 2], 250.0), "one after the other");
+}

@@ -1,11 +1,13 @@
 //! GPU memory that is running out: gpu-mem-pressure, gpu-mem-leak.
 
+use super::process::process_details;
 use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{GpuTrack, JobTrack, Leak, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
+use crate::fleet::JobKey;
 use std::collections::BTreeSet;
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
@@ -16,6 +18,37 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
             leaking.filter_map(|process| Some((process, process.leak?))).collect();
         leak(context, conditions, job, &leaking);
     }
+    // Those of a desktop or of a server of desktops belong to no job.
+    let is_in_job = |process: &ProcessTrack| context.jobs.iter().any(|job| job.key == process.info.job);
+    for process in context.processes.iter().filter(|process| !process.is_stale) {
+        if let Some(leak) = process.leak.filter(|_| !is_in_job(process)) {
+            graphics_leak(context, conditions, process, &leak);
+        }
+    }
+}
+
+/// A leak of a program that only draws warns this long before the memory is full, in seconds: it is often restarted before.
+const GRAPHICS_LEAK_END: f64 = 5400.0;
+
+fn graphics_leak(context: &RuleContext, conditions: &mut Conditions, process: &ProcessTrack, leak: &Leak) {
+    let severity = if leak.full_in <= GRAPHICS_LEAK_END && !leak.is_fast { Severity::Warn } else { Severity::Info };
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Likely, 600.0);
+    let job = &process.info.job;
+    conditions.met(RuleId::GpuMemLeak, &FindingTarget::Job(job.clone()), evaluation, |_, _| {
+        let sentence = describe_growth(process, job, leak, "");
+        let details = process_details(context, job, &[process], sentence, "restart it".to_owned());
+        details.with_figures(format!("+{}, full in {}", gibibytes(leak.growth as u64), duration(leak.full_in)))
+    });
+}
+
+fn describe_growth(process: &ProcessTrack, job: &JobKey, leak: &Leak, others: &str) -> String {
+    format!(
+        "{} grew steadily by {} in {}{others}: its GPU memory is full in {} at this rate",
+        process.describe(1, Some(job)),
+        gibibytes(leak.growth as u64),
+        duration(leak.span),
+        duration(leak.full_in),
+    )
 }
 
 /// The share of the time of its growth, at least, that a job has used its GPUs: memory that grows before is loaded.
@@ -49,13 +82,7 @@ fn leak(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, leak
             2 => ", as did another process".to_owned(),
             count => format!(", as did {} other processes", count - 1),
         };
-        let sentence = format!(
-            "{} grew steadily by {} in {}{others}: its GPU memory is full in {} at this rate",
-            process.describe(1, Some(&job.key)),
-            gibibytes(leak.growth as u64),
-            duration(leak.span),
-            duration(leak.full_in),
-        );
+        let sentence = describe_growth(process, &job.key, leak, &others);
         let mut details = context.job_details(job, sentence, "torch.cuda.memory_summary()".to_owned());
         let positions: BTreeSet<usize> =
             leaking.iter().flat_map(|(process, _)| process.positions.iter().copied()).collect();
@@ -206,10 +233,10 @@ mod tests {
     fn a_leak_is_detected_from_the_history() {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.interval = 10.0;
-        tester.run(7500.0, |tester, t| uses(tester, 20_000 + (t / 60.0 * 50.0) as u64));
+        tester.run(7500.0, |tester, t| uses(tester, 20_000 + (t / 60.0 * 150.0) as u64));
         assert_eq!(tester.firing(), [("gpu-mem-leak", "warn")]);
         let sentence = tester.finding("gpu-mem-leak").sentence.to_string();
-        assert!(sentence.starts_with("train.py (alice, pid 7) grew steadily by 5."), "{sentence}");
+        assert!(sentence.starts_with("train.py (alice, pid 7) grew steadily by 17"), "{sentence}");
         assert!(sentence.contains("in 1 h 59 min: "), "{sentence}");
         // Detected before two hours have passed: the sentence names the observed time.
         let mut tester = RuleTester::new(gpus(0..1));
@@ -275,7 +302,7 @@ mod tests {
         let mut tester = RuleTester::new(gpus(0..3));
         tester.interval = 10.0;
         tester.run(7500.0, |tester, t| {
-            let mib = 20_000 + (t / 60.0 * 50.0) as u64;
+            let mib = 20_000 + (t / 60.0 * 150.0) as u64;
             let rank = |gpu: u16| {
                 let mut rank = process(7 + u32::from(gpu), "python train.py", &[(gpu, 1)]);
                 let parent = Ancestor { pid: 5, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };

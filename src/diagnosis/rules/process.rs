@@ -8,7 +8,7 @@ use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{GpuTrack, LogTrack, ProcessTrack, gpu_positions, group_by_job};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process, program_name};
-use crate::wire::{GpuProcessKind, Owner, Presence, ProcessFacts, ProcessState, Scope};
+use crate::wire::{Ancestor, GpuProcessKind, Owner, Presence, ProcessFacts, ProcessState, Scope};
 
 /// A process that wrote or read this recently makes progress, in seconds.
 const WRITING_SECONDS: f64 = 120.0;
@@ -83,7 +83,7 @@ fn accounted(context: &RuleContext) -> Vec<u64> {
     sums
 }
 
-fn process_details(
+pub(super) fn process_details(
     context: &RuleContext,
     job: &JobKey,
     members: &[&ProcessTrack],
@@ -116,6 +116,11 @@ fn format_members(job: &JobKey, members: &[&ProcessTrack]) -> String {
     members.first().map_or_else(String::new, |first| first.describe(members.len(), Some(job)))
 }
 
+/// Tasks wait for storage in this share of the time, in percent: how long a process that goes on in between waits until that warns, in
+/// seconds.
+const SEVERE_PRESSURE_PERCENT: f32 = 60.0;
+const SLOW_STORAGE_AFTER: f64 = 1500.0;
+
 fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
     let limits = &context.limits.dstate_hang;
     let holds = members.iter().any(|process| process.memory_bytes != Some(0));
@@ -125,7 +130,10 @@ fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
         let is_recent = |at: f64| at >= began + WRITING_AFTER && context.sample_time.t - at <= WRITING_SECONDS;
         process.last_io_at.is_some_and(is_recent)
     };
-    let escalation = if members.iter().any(writes) {
+    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    let escalation = if members.iter().any(writes) && pressure >= Some(SEVERE_PRESSURE_PERCENT) {
+        Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, SLOW_STORAGE_AFTER))
+    } else if members.iter().any(writes) {
         Escalation::one(Severity::Info, limits.warn_after)
     } else if holds {
         Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after))
@@ -262,6 +270,10 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
     let is_adopted = is_adopted
         || process.lost_parent_late()
         || (process.lost_parent() && parent.is_some_and(|parent| is_shell(&parent.name)));
+    // The front end of a model server has ended, and its engine lives on.
+    let is_left_by_front_end = parent.is_some_and(is_engine)
+        && facts.ancestors.iter().find(|ancestor| !is_engine(ancestor)).is_some_and(|above| above.pid == 1);
+    let is_adopted = is_adopted || is_left_by_front_end;
     // Inside a container, its init process adopts orphans. The init process of the host adopts them only if the container is gone.
     let has_left_container = process.lost_parent() && process.parent == Some(1);
     let is_kept_by_owner = match facts.owner {
@@ -269,7 +281,9 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         Some(Owner::Container { .. } | Owner::Pod { .. }) => !process.lost_parent_late() && !has_left_container,
         _ => false,
     };
-    let is_kept = (!process.lost_parent() && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
+    let is_kept = (!process.lost_parent()
+        && !is_left_by_front_end
+        && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
         || is_kept_by_owner
         || matches!(context.scope(), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
@@ -294,8 +308,14 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
             || serves_nobody(process)
             || was_left_by_its_notebook(context, process)
             || runs_beside_its_successor(context, process)
+            || has_no_allocation(context, process)
     };
     (is_idle || is_stray()) && (is_worker || is_titled || process.lost_parent())
+}
+
+/// Whether this is the engine of a model server between its front end and its workers.
+fn is_engine(ancestor: &Ancestor) -> bool {
+    ancestor.name.starts_with("VLLM::") || ancestor.name.starts_with("sglang::")
 }
 
 /// Whether a process is one of several ranks that a cell of a notebook started, whose kernel is gone: nobody gets their results.
@@ -320,6 +340,24 @@ fn runs_beside_its_successor(context: &RuleContext, process: &ProcessTrack) -> b
             && other.positions.iter().any(|position| process.positions.contains(position))
     };
     process.lost_parent_late() && process.parent == Some(1) && context.processes.iter().any(is_successor)
+}
+
+/// Whether a process that lost its launcher computes on GPUs that Slurm has not allocated, or beside a later job of Slurm on one of
+/// them: it has left its job.
+fn has_no_allocation(context: &RuleContext, process: &ProcessTrack) -> bool {
+    let Some(allocated) = context.host.slurm_allocated_gpus() else { return false };
+    let is_free =
+        |position: &usize| context.host.gpu_info(*position).is_some_and(|info| !allocated.contains(&info.index));
+    let is_later_job = |other: &ProcessTrack| {
+        matches!(other.info.job, JobKey::Slurm { .. })
+            && other.info.job != process.info.job
+            && other.key.start_ticks > process.key.start_ticks
+            && other.positions.iter().any(|position| process.positions.contains(position))
+    };
+    process.lost_parent_late()
+        && process.parent == Some(1)
+        && !process.positions.is_empty()
+        && (process.positions.iter().all(is_free) || context.processes.iter().any(is_later_job))
 }
 
 /// Whether a process listens for the program that started it, and nobody is connected any more: a simulator outlives its trainer.
@@ -357,6 +395,9 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
             _ if is_busy && members.iter().all(|process| runs_beside_its_successor(context, process)) => {
                 "computes beside a later run of the same program".to_owned()
             }
+            _ if is_busy && members.iter().all(|process| has_no_allocation(context, process)) => {
+                "computes without an allocation of Slurm".to_owned()
+            }
             Some(silent) => format!("has written no log for {}, keeps its GPUs busy", duration(silent)),
             None if is_busy && members.iter().all(|process| serves_nobody(process)) => {
                 format!("has served nobody for {}, keeps its GPUs busy", duration(lasted))
@@ -372,6 +413,9 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
         process_details(context, job, members, sentence, format!("kill {}", pids.join(" ")))
     });
 }
+
+/// Memory without a process that is at most this many times that before a process came was not left behind by it.
+const DESKTOP_GROWTH: f64 = 1.1;
 
 fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
     let limits = &context.limits.ghost_memory;
@@ -420,6 +464,10 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
         (_, Some(_)) => Severity::Warn,
         // Contexts and libraries of visible processes use memory that the driver does not count as theirs.
         (None, None) if visible().next().is_some() => return,
+        // A desktop that the driver does not list holds as much as before.
+        (None, None) if gpu.used_alone_bytes.is_some_and(|alone| used as f64 <= DESKTOP_GROWTH * alone as f64) => {
+            Severity::Info
+        }
         // Memory that an ended process did not release.
         (None, None) if gpu.lost_process => Severity::Warn,
         (None, None) => Severity::Info,

@@ -1,7 +1,7 @@
 use crate::diagnosis::Severity;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
-use crate::wire::{Ancestor, GpuReading, Owner, Presence, ProcessState};
+use crate::wire::{Ancestor, GpuReading, Owner, Presence, ProcessState, Snapshot};
 
 /// A process in this state that holds GPU 0 and uses no CPU.
 fn holder(state: ProcessState) -> TestProcess {
@@ -501,4 +501,89 @@ fn a_blocked_process_that_writes_waits_for_slow_storage() {
         idles(tester, vec![saves])
     });
     assert_eq!(tester.firing(), [("dstate-hang", "info")]);
+}
+
+#[test]
+fn ranks_that_left_their_job_of_slurm_are_orphans_although_they_compute() {
+    let finding = |allocated: &'static [u32], has_next: bool| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let sample = |tester: &mut RuleTester, parent: u32, name: &str, has_next: bool| {
+            let mut rank = worker(7, parent, name);
+            rank.facts.argv = ["python", "train.py"].map(Into::into).to_vec();
+            rank.reading.cpu_percent = Some(100.0);
+            let mut next = process(8, "python finetune.py", &[(0, 10)]);
+            (next.facts.start_ticks, next.reading.start_ticks) = (Some(9_000_000), Some(9_000_000));
+            next.facts.owner = Some(Owner::Slurm { job: "99".into(), step: None });
+            let mut processes = vec![rank];
+            processes.extend(has_next.then_some(next));
+            TestSample { gpus: vec![tester.gpu(97, 400.0, 35, 40)], processes }
+        };
+        let allocated_at_first = |snapshot: &mut Snapshot, _: f64| snapshot.host.slurm_allocated_gpus = Some(vec![0]);
+        tester.run_edited(600.0, |tester, _| sample(tester, 6, "python", false), allocated_at_first);
+        tester.run_edited(
+            700.0,
+            |tester, _| sample(tester, 1, "systemd", has_next),
+            |snapshot, _| snapshot.host.slurm_allocated_gpus = Some(allocated.to_vec()),
+        );
+        let fires = tester.firing().contains(&("orphan-holding-gpu", "warn"));
+        fires.then(|| tester.finding("orphan-holding-gpu").sentence.to_string())
+    };
+    let sentence = finding(&[], false).expect("an orphan");
+    assert!(sentence.contains(" lost its parent, computes without an allocation of Slurm and holds "), "{sentence}");
+    assert!(finding(&[0], true).is_some(), "a later job has the GPU");
+    assert_eq!(finding(&[0], false), None, "Slurm has not freed the GPU");
+}
+
+#[test]
+fn workers_of_a_model_server_whose_front_end_is_gone_are_orphans() {
+    let fires = |above: u32, name: &str| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| {
+            let mut rank = worker(7, 6, "VLLM::EngineCor");
+            rank.facts.name = Some("VLLM::Worker_TP".into());
+            let above = Ancestor { pid: above, uid: Some(1000), name: name.into(), ..Ancestor::default() };
+            rank.facts.ancestors.push(above);
+            idles(tester, vec![rank])
+        });
+        tester.firing().contains(&("orphan-holding-gpu", "warn"))
+    };
+    assert!(fires(1, "systemd"));
+    assert!(!fires(5, "vllm"), "the front end lives");
+}
+
+#[test]
+fn memory_that_a_desktop_held_before_a_job_is_not_left_behind_by_it() {
+    let severity = |before: u64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(60.0, |tester, _| TestSample { gpus: vec![used(tester, 0, before)], processes: vec![] });
+        tester.run(900.0, |tester, _| TestSample {
+            gpus: vec![used(tester, 97, 40)],
+            processes: vec![process(7, "python train.py", &[(0, 38)])],
+        });
+        tester.run(400.0, |tester, _| TestSample { gpus: vec![used(tester, 0, 2)], processes: vec![] });
+        tester.firing().into_iter().find(|(rule, _)| *rule == "ghost-memory").map(|(_, severity)| severity)
+    };
+    assert_eq!((severity(2), severity(0)), (Some("info"), Some("warn")));
+}
+
+#[test]
+fn a_blocked_process_that_goes_on_warns_where_tasks_wait_for_storage_most_of_the_time() {
+    let run = |seconds: f64, pressure: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        let mut written = 0;
+        tester.run_edited(
+            seconds,
+            |tester, _| {
+                written += 50 << 20;
+                let mut saves = holder(ProcessState::DiskSleep);
+                saves.reading.write_bytes = Some(written);
+                idles(tester, vec![saves])
+            },
+            |snapshot, _| snapshot.host.pressure_io_percent = Some(pressure),
+        );
+        tester.firing().into_iter().find(|(rule, _)| *rule == "dstate-hang").map(|(_, severity)| severity)
+    };
+    assert_eq!((run(1700.0, 70.0), run(1300.0, 70.0)), (Some("warn"), Some("info")));
+    assert_eq!(run(1700.0, 30.0), Some("info"));
 }

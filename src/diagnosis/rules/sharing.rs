@@ -5,7 +5,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, gibibytes};
-use crate::diagnosis::track::JobTrack;
+use crate::diagnosis::track::{JobGpu, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::GpuProcessKind;
@@ -26,7 +26,11 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     let works = |job: &&JobTrack| {
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position);
         gpu.is_some_and(|gpu| {
-            !gpu.is_exclusive && gpu.activity.is_some_and(|percent| f64::from(percent) >= limits.share)
+            let works = match gpu.activity {
+                Some(percent) => f64::from(percent) >= limits.share,
+                None => seems_to_work(context, job, gpu),
+            };
+            !gpu.is_exclusive && works
         })
     };
     let jobs: Vec<&JobTrack> = context.jobs.iter().filter(works).collect();
@@ -44,12 +48,32 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 300.0);
     conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
         let names: Vec<String> = jobs.iter().map(|job| context.format_job(job)).collect();
-        let slowed = slowed.map_or_else(String::new, |(job, earlier, now)| {
-            format!("; {} has {now} % of it and had {earlier:.0} % before", context.format_job(job))
+        let slowed = slowed.map_or_else(String::new, |(job, earlier, now)| match now {
+            Some(now) => format!("; {} has {now} % of it and had {earlier:.0} % before", context.format_job(job)),
+            None => format!("; {} had {earlier:.0} % of it before", context.format_job(job)),
         });
         let sentence = format!("{} is shared by {}{slowed}", context.format_gpus([position]), names.join(" and "));
         context.gpu_details(position, sentence, "gpufleet free".to_owned())
     });
+}
+
+/// The mean utilisation of a GPU in percent and its window in seconds, the memory in bytes and the CPU cores from which a job there seems
+/// to compute if the driver does not say which process uses the GPU. Jobs that share it take turns, so that it is never idle.
+const CROWDED_PERCENT: f32 = 90.0;
+const CROWDED_SECONDS: f64 = 300.0;
+const WORKING_BYTES: u64 = 256 << 20;
+const WORKING_CORES: f64 = 0.5;
+
+fn seems_to_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu) -> bool {
+    let begin = context.sample_time.t - CROWDED_SECONDS;
+    let is_busy = context
+        .gpus
+        .get(gpu.position)
+        .is_some_and(|track| track.window.stats(begin).mean_utilization >= Some(CROWDED_PERCENT));
+    is_busy
+        && !job.is_server
+        && gpu.memory_bytes >= Some(WORKING_BYTES)
+        && job.cores >= Some(WORKING_CORES * job.members.len() as f64)
 }
 
 /// The earlier utilisation of a job that had a GPU for itself, in percent, and the share of it at most that it has left.
@@ -64,16 +88,20 @@ fn slowed_by_another_job<'a>(
     context: &RuleContext,
     jobs: &[&'a JobTrack],
     position: usize,
-) -> Option<(&'a JobTrack, f32, u8)> {
+) -> Option<(&'a JobTrack, f32, Option<u8>)> {
     let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
     let command = |job: &JobTrack| context.members(job).next().map(|process| process.info.command.clone());
+    // Orphans have a finding that says more.
+    if jobs.iter().any(|job| context.members(job).any(ProcessTrack::lost_parent)) {
+        return None;
+    }
     jobs.iter().find_map(|job| {
         let is_accident =
             |other: &JobTrack| user(other) != user(job) || job.gpus.len() >= 2 || command(other) == command(job);
         let came_later = |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
-        let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity?);
-        let is_slowed = earlier >= ALONE_PERCENT && f32::from(now) <= SLOWED_SHARE * earlier;
+        let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity);
+        let is_slowed = earlier >= ALONE_PERCENT && now.is_none_or(|now| f32::from(now) <= SLOWED_SHARE * earlier);
         (is_slowed && jobs.iter().any(came_later)).then_some((*job, earlier, now))
     })
 }
@@ -238,6 +266,34 @@ mod tests {
         assert_eq!(run(alice, 48, 2), [("gpu-shared", "warn"); 2], "but not with a job on several GPUs");
         assert_eq!(run(("alice", "python a.py"), 48, 1), [("gpu-shared", "warn")], "nor with one command twice");
         assert_eq!(run(bob, 80, 1), [("gpu-shared", "info")]);
+    }
+
+    #[test]
+    fn jobs_share_a_gpu_also_where_the_driver_does_not_tell_which_process_uses_it() {
+        let run = |cpu: f32, utilization: u8, command: &str| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 10.0;
+            let job = |pid: u32, command: &str, cpu: f32| {
+                let mut job = process(pid, command, &[(0, 1)]);
+                job.gpus[0].sm_percent = None;
+                job.reading.cpu_percent = Some(cpu);
+                job
+            };
+            let first = "python prod.py --sys kinase";
+            tester.run(2400.0, |tester, _| TestSample {
+                gpus: vec![tester.gpu(96, 200.0, 40, 1)],
+                processes: vec![job(7, first, 100.0)],
+            });
+            tester.run(1300.0, |tester, _| {
+                let processes = vec![job(7, first, 100.0), job(8, command, cpu)];
+                TestSample { gpus: vec![tester.gpu(utilization, 200.0, 40, 2)], processes }
+            });
+            tester.firing().into_iter().filter(|(rule, _)| *rule == "gpu-shared").map(|(_, to)| to).collect::<Vec<_>>()
+        };
+        assert_eq!(run(100.0, 99, "python simulate.py"), ["info"], "one user may do so on purpose");
+        assert_eq!(run(100.0, 99, "python prod.py --sys kinase"), ["warn"], "one command twice");
+        assert_eq!(run(10.0, 99, "python simulate.py"), [""; 0], "it rests");
+        assert_eq!(run(100.0, 60, "python simulate.py"), [""; 0], "the GPU has room");
     }
 
     #[test]

@@ -266,7 +266,9 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     let was_at_work = |job: &JobTrack| job.computed_at.is_some_and(|at| at >= began - reach);
     let is_in_step = |part: &JobPart| {
         let spins = |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position)?.spin_run;
-        let mut runs = part.job.gpus.iter().filter_map(spins);
+        // The GPUs of ranks that save have rested since then.
+        let idles = |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position)?.idle_run;
+        let mut runs = part.job.gpus.iter().filter_map(|gpu| spins(gpu).or_else(|| idles(gpu)));
         // Where one GPU of the other host works and the others draw little power, they wait for it as well.
         let waits =
             |gpu: &JobGpu| part.diagnosis.gpus.get(gpu.position).is_some_and(|track| may_wait(context, gpu, track));

@@ -644,3 +644,19 @@ fn a_gpu_at_work_beside_a_spinning_one_makes_a_suspect_info() {
     });
     assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
 }
+
+#[test]
+fn ranks_whose_likely_peers_save_on_another_host_since_the_same_moment_wait_for_them() {
+    fn rests(tester: &mut RuleTester, write_bytes: Option<u64>) -> TestSample {
+        let mut processes = ranks(4, 0.0);
+        for process in &mut processes {
+            process.reading.write_bytes = write_bytes;
+        }
+        TestSample { gpus: (0..4).map(|_| tester.gpu(0, 70.0, 0, 70)).collect(), processes }
+    }
+    let notifies = |other: fn(&mut RuleTester) -> TestSample| {
+        hung_beside_a_host("--nnodes 2", 120, other).iter().any(|(_, severity)| *severity != "info")
+    };
+    assert!(!notifies(|tester| rests(tester, Some((tester.t * 1e8) as u64))), "they write");
+    assert!(notifies(|tester| rests(tester, Some(0))));
+}

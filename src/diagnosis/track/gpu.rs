@@ -76,6 +76,8 @@ pub(crate) struct GpuTrack {
     pub(crate) is_readable: bool,
     /// A process that held much memory on it has ended, alone or with its job.
     pub(crate) lost_process: bool,
+    /// The memory in use while no process was listed on it, before one with much memory ended there: that of a desktop.
+    pub(crate) used_alone_bytes: Option<u64>,
     pub(crate) utilization: Option<u8>,
     pub(crate) memory_utilization: Option<u8>,
     pub(crate) power: Option<f32>,
@@ -131,7 +133,10 @@ pub(crate) struct GpuTrack {
     pub(crate) links_seen: u64,
     /// Those that had been up before the last reboot.
     pub(crate) links_before_reboot: u64,
-    /// Since when Slurm has allocated the GPU although nothing uses it.
+    /// Since when Slurm has allocated the GPU, and since when it has although nothing uses the GPU.
+    pub(crate) allocated_since: Option<f64>,
+    /// The mean CPU utilisation of the host when Slurm allocated the GPU, in percent.
+    pub(crate) cpu_before_allocation: Option<f64>,
     pub(crate) unused_since: Option<f64>,
     /// The performance state; 0 is the fastest.
     pub(crate) performance_state: Option<u8>,

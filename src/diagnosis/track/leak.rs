@@ -42,11 +42,12 @@ pub(crate) struct Growth {
     full_in: f64,
 }
 
-/// A quarter of an hour in each minute of which the memory grows, half an hour with growth in each three minutes, and three quarters
-/// with growth in each five.
+/// A quarter of an hour in each minute of which the memory grows, half an hour or an hour with growth in each three minutes, and three
+/// quarters with growth in each five.
 pub(crate) const FAST: Growth = Growth { points: 15, part: 1, share: 0.1, full_in: 1200.0 };
 const EVEN: Growth = Growth { points: 30, part: 3, share: 0.08, full_in: 900.0 };
 const STEEP: Growth = Growth { points: 45, part: 5, share: 0.3, full_in: 2400.0 };
+const LONG: Growth = Growth { points: 60, part: 3, share: 0.25, full_in: 2700.0 };
 /// The least growth of each part, as a share of the mean one.
 const FAST_STEP_SHARE: f64 = 0.25;
 /// The growth in the second half as a share of that in the first: what slows down comes to an end.
@@ -57,13 +58,61 @@ const FAST_SECOND_HALF: f64 = 0.85;
 pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     let series: Vec<(f64, f64)> =
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
-    long_leak(&series, total, free, limits).or_else(|| {
+    long_leak(&series, total, free, limits).or_else(|| staircase(&series, total, free, LEVEL_CHANGE)).or_else(|| {
         let steep = growth_without_a_pause(&series, total, free, &STEEP);
         let even = growth_without_a_pause(&series, total, free, &EVEN);
+        let even = even.or_else(|| growth_without_a_pause(&series, total, free, &LONG));
         let fast = growth_without_a_pause(&series, total, free, &FAST);
         let found = fast.or(even).or(steep)?;
         let is_fast = fast.is_some() || even.is_some();
         Some(Leak { is_fast, is_steep: steep.is_some() || even.is_some(), ..found })
+    })
+}
+
+/// Memory that rises by equal steps: the number of the last ones that are compared, the least height of a step as a share of the memory,
+/// and the highest one and the longest time between two, divided by the lowest and the shortest.
+const STEPS: usize = 3;
+const STEP_SHARE: f64 = 0.04;
+const STEP_HEIGHTS: f64 = 1.3;
+const STEP_TIMES: f64 = 1.5;
+/// The least minutes of a level between two steps, and the change between two minutes of it, as a share of the memory: of a GPU, and of
+/// a host, on which other programs run.
+const LEVEL_MINUTES: usize = 5;
+const LEVEL_CHANGE: f64 = 0.005;
+const HOST_LEVEL_CHANGE: f64 = 0.015;
+/// The free memory, in steps: the next one or the one after it does not fit.
+const STEPS_LEFT: f64 = 1.5;
+
+/// Memory of which each run of a program keeps as much as the one before, and that soon is too little for the next one.
+fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) -> Option<Leak> {
+    let is_level = |pair: &[(f64, f64)]| (pair[1].1 - pair[0].1).abs() <= level_change * total;
+    let levels = || {
+        let parts = series.chunk_by(|before, after| is_level(&[*before, *after]));
+        parts.filter(|part| part.len() > LEVEL_MINUTES).filter_map(|part| Some((part.first()?.0, part.last()?.1)))
+    };
+    let last: Vec<(f64, f64)> = levels().skip(levels().count().checked_sub(STEPS + 1)?).collect();
+    let heights = || last.windows(2).map(|pair| pair[1].1 - pair[0].1);
+    let (lowest, highest) = (heights().fold(f64::INFINITY, f64::min), heights().fold(0.0, f64::max));
+    // How long the first of these levels lasted before is not known.
+    let times = || last.windows(2).skip(1).map(|pair| pair[1].0 - pair[0].0);
+    let (shortest, longest) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
+    let is_even = highest <= STEP_HEIGHTS * lowest && longest <= STEP_TIMES * shortest;
+    let (first, end) = (last.first()?, last.last()?);
+    let growth = end.1 - first.1;
+    let mean = growth / STEPS as f64;
+    let now = series.last()?.0;
+    let passed = now - end.0;
+    // A step that is overdue does not come any more.
+    let is_current = passed <= STEP_TIMES * longest;
+    let is_found = lowest >= STEP_SHARE * total && is_even && is_current && free <= STEPS_LEFT * mean;
+    let full_in = 60.0 * (longest * ((free / mean).floor() + 1.0) - passed).max(0.0);
+    is_found.then_some(Leak {
+        growth,
+        span: 60.0 * (now - first.0),
+        full_in,
+        is_slow: false,
+        is_fast: false,
+        is_steep: false,
     })
 }
 
@@ -233,6 +282,8 @@ const FILLS_FOR: usize = 60;
 const FILLS_PARTS: usize = 4;
 const FILLS_BY: f64 = 0.1;
 const FILLS_ENDS_IN: f64 = 3600.0;
+/// The mean loss of a filesystem to which something copies data, in bytes per second, at least.
+const COPY_BYTES_PER_SECOND: f64 = 80e6;
 /// A gap between two minutes, in seconds, after which the trend begins anew.
 const SHRINKS_GAP: f64 = 300.0;
 
@@ -254,9 +305,12 @@ impl AvailableMemory {
         self.minutes.iter().any(|before| f64::from(*before) - bytes > by)
     }
 
-    /// The loss of a filesystem that something fills step by step, and that is full soon. A single copy or download ends earlier.
+    /// The loss of a filesystem that something fills step by step, and that is full soon. A single copy or download writes more, and
+    /// ends earlier.
     pub(crate) fn filling(&self, total: f64) -> Option<Shrinkage> {
-        self.steady_loss(FILLS_FOR, FILLS_PARTS, FILLS_BY * total).filter(|found| found.ends_in <= FILLS_ENDS_IN)
+        let steady = self.steady_loss(FILLS_FOR, FILLS_PARTS, FILLS_BY * total);
+        let is_copy = |found: &Shrinkage| found.loss / found.span >= COPY_BYTES_PER_SECOND;
+        steady.filter(|found| found.ends_in <= FILLS_ENDS_IN && !is_copy(found)).or_else(|| self.descends(total))
     }
 
     /// The steady loss of the last hour and a half. A program that loads its data takes less, or comes to an end sooner.
@@ -266,6 +320,15 @@ impl AvailableMemory {
         let before = self.minutes.get(SHRINKS_FOR - SHRINKS_LAST).map_or(last, |bytes| f64::from(*bytes));
         let is_over = before - last < SHRINKS_STEP * found.loss * SHRINKS_LAST as f64 / SHRINKS_FOR as f64;
         (!is_over && found.ends_in <= SHRINKS_ENDS_IN).then_some(found)
+    }
+
+    /// A program that takes as much again with each of its runs or checkpoints, until the next one does not fit.
+    pub(crate) fn descends(&self, total: f64) -> Option<Shrinkage> {
+        let series: Vec<(f64, f64)> =
+            self.minutes.iter().enumerate().map(|(minute, bytes)| (minute as f64, total - f64::from(*bytes))).collect();
+        let last = f64::from(*self.minutes.back()?);
+        let stairs = staircase(&series, total, last, HOST_LEVEL_CHANGE)?;
+        Some(Shrinkage { loss: stairs.growth, span: stairs.span, ends_in: stairs.full_in })
     }
 
     /// The loss of the last `minutes`, if it is at least `least` bytes and each of the parts has its share of it.
@@ -304,9 +367,10 @@ mod tests {
 
     #[test]
     fn steady_growth_is_a_leak() {
-        assert!(is_leak(|minute| 20.0 + minute * 0.05), "3 GB an hour");
-        assert!(is_leak(|minute| 20.0 + minute * 0.05 + 0.04 * noise(minute)), "with noise");
-        assert!(is_leak(|minute| 20.0 + (minute / 6.0).floor() * 0.3), "stairs");
+        assert!(is_leak(|minute| 20.0 + minute * 0.1), "6 GB an hour");
+        assert!(is_leak(|minute| 20.0 + minute * 0.1 + 0.08 * noise(minute)), "with noise");
+        assert!(is_leak(|minute| 20.0 + (minute / 6.0).floor() * 0.6), "stairs");
+        assert!(!is_leak(|minute| 20.0 + minute * 0.05), "there is room for 13 hours");
     }
 
     #[test]
@@ -364,6 +428,28 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_rises_by_equal_steps_is_a_leak_before_the_step_that_does_not_fit() {
+        let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
+            let points: Vec<Option<f32>> =
+                (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
+            let free = 48.0 - gib(f64::from(minutes - 1));
+            detect_leak(&points, 48.0 * GIB, free * GIB, &GpuMemLeak::default())
+                .map(|leak| (leak.full_in / 60.0).round())
+        };
+        let stairs = |minute: f64| 31.0 + 4.0 * (minute / 15.0).floor();
+        assert_eq!((leak(50, &stairs), leak(52, &stairs)), (None, Some(24.0)), "one more step fits");
+        assert_eq!(leak(52, &|minute| stairs(minute) - 10.0), None, "several more fit");
+        assert_eq!(leak(75, &|minute| stairs(minute.min(45.0))), None, "there are no more steps");
+        let uneven = |minute: f64| if minute < 30.0 { stairs(minute) } else { stairs(minute) + 2.0 };
+        assert_eq!(leak(52, &uneven), None, "the second step is higher");
+        assert_eq!(
+            leak(52, &|minute| stairs(minute) - if minute >= 30.0 { 4.0 } else { 0.0 }),
+            None,
+            "it did not rise once"
+        );
+    }
+
+    #[test]
     fn memory_that_grows_for_three_quarters_of_an_hour_and_is_full_soon_is_steep() {
         let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
             let points: Vec<Option<f32>> =
@@ -378,6 +464,18 @@ mod tests {
         assert_eq!(leak(46, &|minute| 10.0 + (minute / 5.0).floor() * 5.0), Some((false, true)), "in steps");
         assert_eq!(leak(46, &|minute| 10.0 + 0.6 * minute), None, "full in an hour");
         assert_eq!(leak(46, &|minute| 10.0 + minute.min(38.0)), None, "it came to an end");
+    }
+
+    #[test]
+    fn memory_that_grows_evenly_for_an_hour_and_is_full_in_three_quarters_of_one_is_a_leak() {
+        let leak = |minutes: u32, step: f64| {
+            let points: Vec<Option<f32>> =
+                (0..minutes).map(|minute| Some(((10.0 + step * f64::from(minute)) * GIB) as f32)).collect();
+            let free = 48.0 - 10.0 - step * f64::from(minutes - 1);
+            detect_leak(&points, 48.0 * GIB, free * GIB, &GpuMemLeak::default()).map(|leak| leak.is_fast)
+        };
+        assert_eq!((leak(61, 0.38), leak(60, 0.38)), (Some(true), None), "full in 40 min");
+        assert_eq!(leak(61, 0.3), None, "full in 67 min");
     }
 
     #[test]

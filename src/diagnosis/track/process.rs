@@ -120,7 +120,12 @@ pub(crate) struct WaitingClients {
     last_waiting_at: f64,
     /// When the last new client was seen, and the one before.
     asked_at: (f64, f64),
+    /// The new clients since the number of those that wait last fell, and when there were [`MANY_NEW_CLIENTS`] of them.
+    unanswered: (u32, f64),
 }
+
+/// So many new clients are no subscribers that connect one after the other.
+const MANY_NEW_CLIENTS: u32 = 4;
 
 /// The longest gap without a waiting client, or without a reading, that does not end a wait, in seconds: clients that give up
 /// pause before they try again, and a new probe takes a minute to read them.
@@ -142,8 +147,25 @@ impl WaitingClients {
         // Clients in the first reading may have been waiting for a long time, so they do not count as new.
         let track = clients.get_or_insert_with(|| {
             let asked_at = (f64::NEG_INFINITY, f64::NEG_INFINITY);
-            Box::new(Self { count, longest, run: None, now: count, read_at: t, last_waiting_at: t, asked_at })
+            let unanswered = (0, f64::INFINITY);
+            Box::new(Self {
+                count,
+                longest,
+                run: None,
+                now: count,
+                read_at: t,
+                last_waiting_at: t,
+                asked_at,
+                unanswered,
+            })
         });
+        if count < track.now {
+            track.unanswered = (0, f64::INFINITY);
+        } else if count > track.now {
+            let (before, at) = track.unanswered;
+            let new = before + (count - track.now);
+            track.unanswered = (new, if before < MANY_NEW_CLIENTS && new >= MANY_NEW_CLIENTS { t } else { at });
+        }
         track.asked_at = match count.saturating_sub(track.now) {
             0 => track.asked_at,
             1 => (t, track.asked_at.0),
@@ -174,6 +196,11 @@ impl WaitingClients {
     /// How long ago the second to last new client was seen, in seconds; infinite if there were fewer.
     pub(crate) fn since_the_last_two_asked(&self, t: f64) -> f64 {
         t - self.asked_at.1
+    }
+
+    /// How long several new clients have waited while nobody got an answer, in seconds; negative if there are none.
+    pub(crate) fn many_unanswered_for(&self, t: f64) -> f64 {
+        t - self.unanswered.1
     }
 
     /// How long before `since` the one that waits longest asked, in seconds; negative if it asked later.
