@@ -212,7 +212,7 @@ thresholds! {
         growth: Mebibytes = 1024.0, "growth over two hours, at least";
         share: Percent = 2.0, "and as a share of the GPU's memory, at least";
         trend: Share = 3.3, "Mann-Kendall z, at least";
-        full_in: Time = 28_800.0, "at the Theil-Sen slope, the memory is full in less than this";
+        full_in: Time = 50_400.0, "at the Theil-Sen slope, the memory is full in less than this";
         last_third: Share = 0.6, "growth in the last third divided by growth in the first, at least";
         jump: Share = 0.4, "largest step as a share of the growth, at most";
         rises: Count = 8.0, "number of rises, at least";

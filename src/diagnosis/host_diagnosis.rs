@@ -12,7 +12,7 @@ use super::track::{
 };
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey, program_name};
-use crate::wire::{GpuInfo, Owner, Presence, ProcessFacts, SafeText};
+use crate::wire::{GpuInfo, GpuReading, Owner, Presence, ProcessFacts, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -202,6 +202,8 @@ pub(crate) struct HostTrack {
     pub(crate) reboot: Option<Reboot>,
     /// The ends of programs that ran for a short time.
     short_runs: VecDeque<ShortRun>,
+    /// Slurm told in the sample before which GPUs it has allocated.
+    pub(crate) knows_allocations: bool,
     /// When something last wrote much to the disks.
     pub(crate) copied_at: Option<f64>,
     /// When each job of Slurm here last computed or used the CPU.
@@ -468,11 +470,7 @@ impl HostDiagnosis {
         let has_moved = self.align_gpus(host);
         self.update_gpus(host, limits, sample_time);
         let has_changed = self.update_processes(host, limits, &before, sample_time);
-        for (position, gpu) in self.gpus.iter_mut().enumerate().filter(|(_, gpu)| !gpu.lost_process) {
-            if !self.processes.iter().any(|process| process.positions.contains(&position)) {
-                gpu.used_alone_bytes = gpu.used_bytes.or(gpu.used_alone_bytes);
-            }
-        }
+        self.note_memory_without_processes(host);
         if has_changed || has_moved {
             self.group_into_jobs(host, limits, sample_time.t);
         }
@@ -480,6 +478,19 @@ impl HostDiagnosis {
         self.check_leaks(host, limits, sample_time);
         self.update_host(host, sample_time.t);
         has_changed || has_moved
+    }
+
+    /// Notes the memory of GPUs on which the driver lists no process.
+    fn note_memory_without_processes(&mut self, host: &Host) {
+        let is_cut = host.snapshot.as_ref().is_none_or(|snapshot| snapshot.processes_left_out > 0);
+        let has_list = |(_, reading): (&GpuInfo, &GpuReading)| reading.processes_unknown != Some(true);
+        for (position, gpu) in self.gpus.iter_mut().enumerate() {
+            let is_listed = !is_cut && host.gpus().nth(position).is_some_and(has_list);
+            let is_alone = || !self.processes.iter().any(|process| process.positions.contains(&position));
+            if gpu.is_readable && !gpu.lost_process && is_listed && is_alone() {
+                gpu.used_alone_bytes = gpu.used_bytes.or(gpu.used_alone_bytes);
+            }
+        }
     }
 
     /// Resets the tracks after a reboot, which has ended all processes, or when the name of the host leads to another machine.
@@ -497,11 +508,13 @@ impl HostDiagnosis {
         }
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
+        self.host_track.knows_allocations = false;
         for gpu in &mut self.gpus {
             gpu.ecc_baseline = None;
             gpu.best_clock_share = 0.0;
             // No job survives a reboot, so that the time before it does not belong to the present allocation.
-            (gpu.allocated_since, gpu.unused_since) = (None, None);
+            (gpu.is_allocated, gpu.allocated_since, gpu.allocated_job, gpu.unused_since) = (false, None, None, None);
+            (gpu.lost_process, gpu.used_alone_bytes) = (false, None);
             let links = std::mem::take(&mut gpu.links_seen);
             gpu.links_before_reboot = if is_other_machine { 0 } else { links.max(gpu.links_before_reboot) };
         }
@@ -542,6 +555,8 @@ impl HostDiagnosis {
             memory: limits.stuck_spin.memory_max,
             idle: limits.missing_rank.utilization,
         };
+        let has_known_allocations =
+            std::mem::replace(&mut self.host_track.knows_allocations, host.slurm_allocated_gpus().is_some());
         let mut has_context = vec![false; self.gpus.len()];
         for process in host.processes().filter(|process| !process.is_stale) {
             for position in process.gpu_positions().filter(|position| process.computes_on(*position)) {
@@ -576,10 +591,20 @@ impl HostDiagnosis {
             };
             let is_used = track.utilization.is_none_or(|percent| percent > 1) || host.processes().any(holds);
             let is_judged = !track.is_instance && !track.is_mig_parent && track.is_readable;
-            if is_allocated && track.allocated_since.is_none() {
-                track.cpu_before_allocation = self.host_track.mean_cpu;
+            let mut jobs = host.slurm_jobs().unwrap_or_default().iter();
+            let job = jobs.find(|job| job.gpus.contains(&info.index)).map(|job| job.job.clone());
+            // A job that follows at once on another one has an allocation of its own.
+            let is_other = job.is_some() && track.allocated_job.is_some() && job != track.allocated_job;
+            if !is_allocated || !track.is_allocated || is_other {
+                // What was allocated in the first list is not new.
+                let is_new = is_allocated && has_known_allocations;
+                track.allocated_since = is_new.then_some(sample_time.t);
+                track.cpu_before_allocation = self.host_track.mean_cpu.filter(|_| is_new);
+                track.was_used = false;
+                track.unused_since = track.unused_since.filter(|_| !is_other);
             }
-            track.allocated_since = is_allocated.then(|| track.allocated_since.unwrap_or(sample_time.t));
+            (track.is_allocated, track.allocated_job) = (is_allocated, job.or(track.allocated_job.take()));
+            track.was_used |= host.processes().any(holds);
             track.unused_since =
                 (is_allocated && !is_used && is_judged).then(|| track.unused_since.unwrap_or(sample_time.t));
         }
@@ -643,7 +668,8 @@ impl HostDiagnosis {
         // A job ends with its last process. A container that starts again at once has a new one already.
         let is_restart = |old: &ProcessTrack, new: &ProcessTrack| {
             let is_entry = |track: &ProcessTrack| track.info.facts.as_ref().is_some_and(is_entry_of_container);
-            new.first_seen >= sample_time.t && is_entry(new) && is_entry(old)
+            let is_short = old.age.is_some_and(|age| age <= RESTARTED_SECONDS);
+            is_short && new.first_seen >= sample_time.t && is_entry(new) && is_entry(old)
         };
         let goes_on = |track: &ProcessTrack, process: &ProcessTrack| {
             process.info.job == track.info.job && !is_restart(track, process)
@@ -857,9 +883,11 @@ impl HostDiagnosis {
     /// Restarts pending conditions and runs after a long gap. Firing conditions continue.
     pub(super) fn restart_pending(&mut self) {
         self.conditions.restart_pending();
+        self.host_track.knows_allocations = false;
         for gpu in &mut self.gpus {
             gpu.spin_run = None;
             gpu.idle_run = None;
+            (gpu.is_allocated, gpu.allocated_since) = (false, None);
         }
         for process in &mut self.processes {
             process.blocked = None;

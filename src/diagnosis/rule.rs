@@ -179,14 +179,14 @@ rules! {
                 5 min. If at least two of them asked since then, it warns after 12 min and is critical after 30 min; with one client, or while \
                 it reads, writes or computes on the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after \
                 20 min if its log has stopped as well. Where connections stay open while it works, as those for events do, new clients count \
-                after 12 min. For a server that only answers requests (vLLM, SGLang, TGI, llama.cpp), four clients or more count after 20 min, \
-                however long ago they asked. If it was idle before while clients waited, and went on by itself, it must be idle for 1.5 times \
-                that long, at most an hour. A job that never used its GPUs, wrote a log, and has no connection and no listening port, is info \
-                after 20 min and warns after 40 min, or after 35 min if it holds nothing but contexts; a single process of Slurm also if it \
-                uses one core in a loop; a model server that never loaded more than a context is info after 30 min and warns after 45 min. \
-                While the log of the job grows, also with even pauses of up to 10 min, it is info and warns after 45 min, or after 75 min if \
-                it is a single process. The engine of a server on a MIG instance may poll: it counts as idle once a client has waited for 20 \
-                min, if none did in the first 10 min.",
+                after 12 min. For a server that only answers requests (vLLM, SGLang, TGI, llama.cpp), eight clients or more count after 20 \
+                min, however long ago they asked, if its GPUs were half busy before. If it was idle before while clients waited, and went on \
+                by itself, it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has no \
+                connection and no listening port, is info after 20 min and warns after 40 min, or after 35 min if it holds nothing but \
+                contexts; a single process of Slurm also if it uses one core in a loop; a model server that never loaded more than a context \
+                is info after 30 min and warns after 45 min. While the log of the job grows, also with even pauses of up to 10 min, it is info \
+                and warns after 45 min, or after 75 min if it is a single process. The engine of a server on a MIG instance may poll: it \
+                counts as idle once a client has waited for 20 min, if none did in the first 10 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -286,7 +286,7 @@ rules! {
                 enough; and a worker that lost its launcher more than 5 min after its start counts whatever its GPUs do once its log has been \
                 silent for 20 min, while it listens on a port to which nobody is connected, beside a later run of its program on its GPU, if \
                 it is one of several ranks of a notebook whose kernel is gone, or if Slurm has not allocated its GPUs or has given one to a \
-                later job. Workers below the engine of a model server count once its front end has ended.",
+                later job, and does not list its own any more. Workers below the engine of a model server count once its front end has ended.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -427,7 +427,7 @@ rules! {
         topic: Job,
         fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend (Mann-Kendall z of 3.3): \
                 it grows in every third, in the last at least 0.6 times as much as in the first, in 8 or more steps, with no step above 40 % \
-                of the growth and falls of at most 10 %. Warn if the memory is full within 8 h at this rate (Theil-Sen). A slower leak, from \
+                of the growth and falls of at most 10 %. Warn if the memory is full within 14 h at this rate (Theil-Sen). A slower leak, from \
                 half of this growth on, is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and the \
                 job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth of the GPU in all, and \
                 is full within 20 min, warns if it does not slow down, unless a server loads it. So does memory that grows in each 3 of 30 \
@@ -728,13 +728,13 @@ rules! {
         short: "ranks never began",
         topic: StuckJob,
         fires: "Several ranks of a launcher or of a Slurm job, or workers of Ray in the middle of a task, or several processes that hold a \
-                context each (2 GiB at most), or a single rank that was started for several hosts (`--nnodes`, `--ps_hosts`), or pods with one \
-                command that were started within 2 min and hold a context each, were seen soon after their start. Their GPUs have never been \
-                busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn after 25 min. The same for ranks that wait in a \
-                loop on one core, without workers, reads or writes; they stay info if their reads and writes are not visible, or while \
-                something wrote 50 MB/s to the disks of the host in the last 5 min. The ranks of a model server count if they hold a context \
-                each, or if neither they nor their front end listen (except those of TGI). While ranks on another host read, write or work, \
-                the others wait for them.",
+                context each (2 GiB at most), or a single rank that was started for several hosts (`--nnodes`, `--ps_hosts`), or pods or \
+                containers with one command and no port that were started within 2 min and hold a context each, were seen soon after their \
+                start. Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn after 25 min. \
+                The same for ranks that wait in a loop on one core, without workers, reads or writes; they stay info if their reads and writes \
+                are not visible, or while something wrote 50 MB/s to the disks of the host in the last 5 min. The ranks of a model server \
+                count if they hold a context each, or if neither they nor their front end listen (except those of TGI). While ranks on another \
+                host read, write or work, the others wait for them.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \
@@ -753,8 +753,8 @@ rules! {
         fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to different users, or have \
                 the same command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for 10 min before the \
                 other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a job counts that holds \
-                256 MiB or more and uses half a core for each process, while the GPU is at 90 % or more, and what the earlier one has left is \
-                not known. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares.",
+                256 MiB or more and uses half a core for each process, while the GPU is at 90 % or more, and it warns only if one command was \
+                started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -787,12 +787,13 @@ rules! {
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h (warn), or for 40 min \
                 (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a job of Slurm \
                 works on another host), or for 80 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
-                Also warn after 60 min if most of the GPUs of a job that computes on the others are unused (half of those that were allocated \
-                at one time, or three quarters of the host with one job), after 75 min if four more CPU cores are busy than before the \
-                allocation, and 80 min after the last use of GPUs that were allocated at one time. Where a process holds a context on one of \
-                them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no data. The time before a \
-                reboot does not count. One finding per host, with the jobs and their users; if Slurm does not tell them, with the only job of \
-                Slurm whose processes are on the GPUs.",
+                Also warn after 60 min if most of the GPUs of a job that computes on the others are unused (half or more of those that were \
+                allocated at one time, or three quarters of the allocated ones of a host with one job that Slurm does not name), after 75 min \
+                if four more CPU cores are busy than before the allocation (without those of jobs that came later), and 80 min after the last \
+                use of GPUs that were allocated at one time. Where a process holds a context on one of them, its own finding says more. A \
+                process counts from 1.5 GiB on; below, it holds a context and no data. The time before a reboot does not count. One finding \
+                per host, with the jobs and their users; if Slurm does not tell them, with the only job of Slurm whose processes are on the \
+                GPUs.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free; ranks in reserve, whose job computes on other hosts while they write \

@@ -68,17 +68,17 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     // A client that has waited since before the GPUs last worked probably subscribes to events, and a new client may do so, too.
     let has_subscribers = !is_unseen && clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE;
     // Clients that subscribe do not come in numbers.
-    let is_fresh =
-        clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1 && clients.many_unanswered_for(t) < UNANSWERED_AFTER.1;
+    let is_fresh = clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1
+        && clients.many_unanswered_for(rest.since, t) < UNANSWERED_AFTER.1;
     let new = if has_subscribers && is_fresh { 0 } else { clients.new_since(rest.since, t) };
     let is_single = clients.count == 1;
     let warn_after = match (new, is_unseen) {
         (2.., _) => Some(UNANSWERED_AFTER.1),
         (1, false) if is_single => Some(SINGLE_WARN_AFTER),
+        (0 | 1, false) if answers_many(context, job, clients) => Some(SINGLE_WARN_AFTER),
         (0 | 1, false) if clients.asked_at_the_end(rest.since, t) => {
             Some(if context.is_log_silent(job) { SINGLE_WARN_AFTER } else { OLD_CLIENTS_WARN_AFTER })
         }
-        (0 | 1, false) if answers_many(context, job, clients, rest) => Some(SINGLE_WARN_AFTER),
         (0, false) if clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE => return None,
         _ => None,
     };
@@ -99,16 +99,15 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     })
 }
 
-/// So many clients of a server that only answers requests have not all given up.
-const MANY_CLIENTS: u32 = 4;
-/// It computed until its GPUs came to rest, in seconds before.
-const COMPUTED_BEFORE: f64 = 120.0;
+/// So many clients of a server that only answers requests, and that was so busy before, in percent, have not all given up.
+const MANY_CLIENTS: u32 = 8;
+const LOADED_PERCENT: f32 = 50.0;
 
-/// Whether many clients wait for a server that only answers requests, and that computed for them until its GPUs came to rest.
-fn answers_many(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, rest: Run) -> bool {
+/// Whether many clients wait for a server that only answers requests, and that had much to do before.
+fn answers_many(context: &RuleContext, job: &JobTrack, clients: &WaitingClients) -> bool {
     let is_api = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(only_answers);
     clients.count >= MANY_CLIENTS
-        && job.computed_at.is_some_and(|at| at >= rest.since - COMPUTED_BEFORE)
+        && job.gpus.iter().all(|gpu| gpu.baseline.known_utilization() >= Some(LOADED_PERCENT))
         && context.members(job).all(is_api)
 }
 
@@ -283,10 +282,10 @@ mod tests {
                 sample.processes[0].facts.argv = ["python", "/opt/ComfyUI/main.py"].map(Into::into).to_vec();
                 sample
             };
-            // Four tabs have been open for two hours while somebody made pictures; two more come an hour after the last one.
-            tester.run(1800.0, |tester, t| server(tester, true, (4, t + 7200.0)));
-            tester.run(3600.0, |tester, t| server(tester, false, (4, t + 9000.0)));
-            tester.run(seconds, |tester, t| server(tester, false, (6, t + 12_600.0)));
+            // Four tabs are opened one after the other while somebody makes pictures; two more come an hour after the last one.
+            tester.run(1800.0, |tester, t| server(tester, true, (((t / 300.0) as u32).min(4), t)));
+            tester.run(3600.0, |tester, t| server(tester, false, (4, t + 1500.0)));
+            tester.run(seconds, |tester, t| server(tester, false, (6, t + 5100.0)));
             tester.firing().iter().any(|(rule, severity)| *rule == "job-stalled" && *severity != "info")
         };
         assert_eq!((run(600.0), run(900.0)), (false, true));

@@ -199,7 +199,7 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
     let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
     let is_partly_used = is_most_of_a_used_job(context, &unused(PARTLY_UNUSED_WARN_AFTER).collect::<Vec<_>>());
-    let busier = cores_busier(context, &unused(ON_CPUS_WARN_AFTER).collect::<Vec<_>>());
+    let busier = cores_busier(context, &unused(ON_CPUS_WARN_AFTER).collect::<Vec<_>>()).filter(|_| !do_cpus_rest);
     let warns = do_cpus_rest
         || is_half_unused
         || is_partly_used
@@ -268,22 +268,20 @@ const MOST_UNUSED_WARN_AFTER: f64 = 4800.0;
 const ELSEWHERE_WARN_AFTER: f64 = 3600.0;
 /// How long most of the GPUs of a job that computes on the others must be unused, in seconds.
 const PARTLY_UNUSED_WARN_AFTER: f64 = 3600.0;
-/// GPUs that were allocated at one time belong to one job, unless they were so when gpufleet started, in seconds.
-const KNOWN_ALLOCATION_SECONDS: f64 = 300.0;
-
 /// How long GPUs must be unused after a job used them, in seconds: an interactive session that somebody left open.
 const ABANDONED_WARN_AFTER: f64 = 4800.0;
 
 /// Whether GPUs that were allocated together were in use, and none of them is any more.
 fn is_abandoned(context: &RuleContext) -> bool {
     let t = context.sample_time.t;
-    let known_from = context.host_track.first_at.unwrap_or(t) + KNOWN_ALLOCATION_SECONDS;
-    let was_used = |gpu: &&GpuTrack| {
-        gpu.allocated_since.is_some_and(|at| at >= known_from && gpu.unused_since.is_some_and(|since| since > at))
-    };
-    context.gpus.iter().filter(was_used).any(|gpu| {
-        let mut group = context.gpus.iter().filter(|other| other.allocated_since == gpu.allocated_since);
-        group.all(|other| other.unused_since.is_some_and(|since| t - since >= ABANDONED_WARN_AFTER))
+    context.gpus.iter().filter(|gpu| gpu.was_used && gpu.allocated_since.is_some()).any(|gpu| {
+        let is_of_it = |other: &&GpuTrack| {
+            (other.allocated_since, &other.allocated_job) == (gpu.allocated_since, &gpu.allocated_job)
+        };
+        let mut group = context.gpus.iter().filter(is_of_it);
+        // Its job may go on with the CPUs.
+        let is_on_cpus = cores_since_allocation(context, gpu).is_none_or(|cores| cores >= BUSIER_CORES);
+        !is_on_cpus && group.all(|other| other.unused_since.is_some_and(|since| t - since >= ABANDONED_WARN_AFTER))
     })
 }
 
@@ -294,26 +292,28 @@ const BUSIER_CORES: f64 = 4.0;
 /// How many more CPU cores are busy than when Slurm allocated these GPUs, if they have not been used since: their program was built
 /// or started without support of GPUs.
 fn cores_busier(context: &RuleContext, unused: &[usize]) -> Option<f64> {
-    let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).map(f64::from)?;
-    let now = context.host_track.mean_cpu?;
-    let known_from = context.host_track.first_at? + KNOWN_ALLOCATION_SECONDS;
-    let by = |gpu: &GpuTrack| {
-        let is_new = gpu.allocated_since.is_some_and(|at| at >= known_from && gpu.unused_since == Some(at));
-        gpu.cpu_before_allocation.filter(|_| is_new).map(|before| (now - before) / 100.0 * cpus)
-    };
-    let cores = unused.iter().filter_map(|position| context.gpus.get(*position).and_then(by));
+    let new = unused.iter().filter_map(|position| context.gpus.get(*position)).filter(|gpu| !gpu.was_used);
+    let cores = new.filter_map(|gpu| cores_since_allocation(context, gpu));
     cores.reduce(f64::min).filter(|cores| *cores >= BUSIER_CORES)
+}
+
+/// How many more CPU cores are busy than when Slurm allocated this GPU, without those of jobs that came later and use their GPUs.
+fn cores_since_allocation(context: &RuleContext, gpu: &GpuTrack) -> Option<f64> {
+    let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).map(f64::from)?;
+    let (now, before, since) = (context.host_track.mean_cpu?, gpu.cpu_before_allocation?, gpu.allocated_since?);
+    let later = context.jobs.iter().filter(|job| job.first_seen > since).flat_map(|job| context.members(job));
+    let theirs: f64 = later.filter_map(|process| process.smoothed_cores).sum();
+    Some((now - before) / 100.0 * cpus - theirs)
 }
 
 /// Whether these unused GPUs are most of those of a job that computes on the others: half of those that were allocated together, or
 /// three quarters of those of the host if there is only one job.
 fn is_most_of_a_used_job(context: &RuleContext, unused: &[usize]) -> bool {
     let t = context.sample_time.t;
-    let known_from = context.host_track.first_at.unwrap_or(t) + KNOWN_ALLOCATION_SECONDS;
     let is_only = only_slurm_job(context).is_some();
     let allocated_at = |position: usize| {
-        let at = context.gpus.get(position).and_then(|gpu| gpu.allocated_since);
-        at.filter(|at| is_only || *at >= known_from).map(|at| if is_only { 0.0 } else { at })
+        let gpu = context.gpus.get(position).filter(|gpu| gpu.is_allocated)?;
+        if is_only { Some((0.0, None)) } else { Some((gpu.allocated_since?, gpu.allocated_job.as_ref())) }
     };
     let computes = |job: &JobTrack| {
         matches!(job.key, JobKey::Slurm { .. }) && job.computed_at.is_some_and(|at| t - at <= SPARE_WORK_SECONDS)

@@ -625,7 +625,11 @@ fn gpus_that_were_used_since_their_allocation_and_then_left_warn_after_80_minute
                 gpus: (0..4)
                     .map(|gpu| if works(gpu, t) { tester.gpu(97, 500.0, 40, 20) } else { tester.gpu(0, 70.0, 0, 0) })
                     .collect(),
-                processes: (0..2).map(|gpu| process(7 + u32::from(gpu), "python x.py", &[(gpu, 20)])).collect(),
+                processes: [0, 1, 3]
+                    .into_iter()
+                    .filter(|gpu| works(*gpu, t))
+                    .map(|gpu| process(7 + u32::from(gpu), "python x.py", &[(gpu, 20)]))
+                    .collect(),
             },
             |snapshot, t| {
                 snapshot.host.slurm_allocated_gpus = Some(if t < 600.0 { vec![0, 1] } else { vec![0, 1, 2, 3] });

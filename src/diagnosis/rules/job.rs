@@ -289,7 +289,10 @@ fn has_twin(context: &RuleContext, job: &JobTrack) -> bool {
             && command(other) == command(job)
             && apart.is_some_and(|apart| apart <= TWIN_SECONDS)
     };
-    is_contained(job) && is_empty(job) && context.jobs.iter().any(is_twin)
+    // A server waits for requests.
+    let listens =
+        |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty());
+    is_contained(job) && is_empty(job) && !context.members(job).any(listens) && context.jobs.iter().any(is_twin)
 }
 
 /// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.

@@ -20,9 +20,15 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
     // Those of a desktop or of a server of desktops belong to no job.
     let is_in_job = |process: &ProcessTrack| context.jobs.iter().any(|job| job.key == process.info.job);
-    for process in context.processes.iter().filter(|process| !process.is_stale) {
-        if let Some(leak) = process.leak.filter(|_| !is_in_job(process)) {
-            graphics_leak(context, conditions, process, &leak);
+    let leaking = context.processes.iter().filter(|process| !process.is_stale && !is_in_job(process));
+    let leaking: Vec<(&ProcessTrack, Leak)> = leaking.filter_map(|process| Some((process, process.leak?))).collect();
+    for (process, leak) in &leaking {
+        // One finding per program, for the process whose memory is full first.
+        let is_first = |(other, leak_there): &(&ProcessTrack, Leak)| {
+            other.info.job != process.info.job || other.key == process.key || leak_there.full_in >= leak.full_in
+        };
+        if leaking.iter().all(is_first) {
+            graphics_leak(context, conditions, process, leak);
         }
     }
 }

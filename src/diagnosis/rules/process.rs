@@ -272,7 +272,11 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         || (process.lost_parent() && parent.is_some_and(|parent| is_shell(&parent.name)));
     // The front end of a model server has ended, and its engine lives on.
     let is_left_by_front_end = parent.is_some_and(is_engine)
-        && facts.ancestors.iter().find(|ancestor| !is_engine(ancestor)).is_some_and(|above| above.pid == 1);
+        && facts
+            .ancestors
+            .iter()
+            .find(|ancestor| !is_engine(ancestor))
+            .is_some_and(|above| above.pid == 1 || *above.name == *"systemd" || *above.name == *"init");
     let is_adopted = is_adopted || is_left_by_front_end;
     // Inside a container, its init process adopts orphans. The init process of the host adopts them only if the container is gone.
     let has_left_container = process.lost_parent() && process.parent == Some(1);
@@ -354,9 +358,15 @@ fn has_no_allocation(context: &RuleContext, process: &ProcessTrack) -> bool {
             && other.key.start_ticks > process.key.start_ticks
             && other.positions.iter().any(|position| process.positions.contains(position))
     };
+    // A job of Slurm that still runs has its share of the GPU.
+    let runs = |job: &JobKey| {
+        let JobKey::Slurm { job, .. } = job else { return false };
+        context.host.slurm_jobs().unwrap_or_default().iter().any(|known| known.job == *job)
+    };
     process.lost_parent_late()
         && process.parent == Some(1)
         && !process.positions.is_empty()
+        && !runs(&process.info.job)
         && (process.positions.iter().all(is_free) || context.processes.iter().any(is_later_job))
 }
 
@@ -396,7 +406,7 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
                 "computes beside a later run of the same program".to_owned()
             }
             _ if is_busy && members.iter().all(|process| has_no_allocation(context, process)) => {
-                "computes without an allocation of Slurm".to_owned()
+                "computes outside of its allocation of Slurm".to_owned()
             }
             Some(silent) => format!("has written no log for {}, keeps its GPUs busy", duration(silent)),
             None if is_busy && members.iter().all(|process| serves_nobody(process)) => {

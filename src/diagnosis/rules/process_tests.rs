@@ -529,7 +529,10 @@ fn ranks_that_left_their_job_of_slurm_are_orphans_although_they_compute() {
         fires.then(|| tester.finding("orphan-holding-gpu").sentence.to_string())
     };
     let sentence = finding(&[], false).expect("an orphan");
-    assert!(sentence.contains(" lost its parent, computes without an allocation of Slurm and holds "), "{sentence}");
+    assert!(
+        sentence.contains(" lost its parent, computes outside of its allocation of Slurm and holds "),
+        "{sentence}"
+    );
     assert!(finding(&[0], true).is_some(), "a later job has the GPU");
     assert_eq!(finding(&[0], false), None, "Slurm has not freed the GPU");
 }

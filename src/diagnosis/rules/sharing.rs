@@ -45,7 +45,9 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     let are_shards = jobs.iter().all(|job| matches!(job.key, JobKey::Slurm { .. }))
         && context.gpus.iter().all(|gpu| gpu.unused_since.is_none());
     let severity = if slowed.is_some() && !are_shards { Severity::Warn } else { Severity::Info };
-    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 300.0);
+    let is_read = |job: &&JobTrack| job.gpus.iter().any(|gpu| gpu.position == position && gpu.activity.is_some());
+    let confidence = if jobs.iter().all(is_read) { Confidence::Certain } else { Confidence::Suspected };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 300.0);
     conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
         let names: Vec<String> = jobs.iter().map(|job| context.format_job(job)).collect();
         let slowed = slowed.map_or_else(String::new, |(job, earlier, now)| match now {
@@ -72,6 +74,8 @@ fn seems_to_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu) -> bool {
         .is_some_and(|track| track.window.stats(begin).mean_utilization >= Some(CROWDED_PERCENT));
     is_busy
         && !job.is_server
+        && !job.is_notebook
+        && job.stalled_run.is_none()
         && gpu.memory_bytes >= Some(WORKING_BYTES)
         && job.cores >= Some(WORKING_CORES * job.members.len() as f64)
 }
@@ -101,8 +105,11 @@ fn slowed_by_another_job<'a>(
         let came_later = |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity);
+        // Without a reading, only a command that was started twice is a mistake for certain.
+        let is_twice = |other: &&JobTrack| came_later(other) && command(other) == command(job);
         let is_slowed = earlier >= ALONE_PERCENT && now.is_none_or(|now| f32::from(now) <= SLOWED_SHARE * earlier);
-        (is_slowed && jobs.iter().any(came_later)).then_some((*job, earlier, now))
+        let is_by_another = if now.is_some() { jobs.iter().any(came_later) } else { jobs.iter().any(is_twice) };
+        (is_slowed && is_by_another).then_some((*job, earlier, now))
     })
 }
 

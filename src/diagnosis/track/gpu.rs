@@ -133,10 +133,17 @@ pub(crate) struct GpuTrack {
     pub(crate) links_seen: u64,
     /// Those that had been up before the last reboot.
     pub(crate) links_before_reboot: u64,
-    /// Since when Slurm has allocated the GPU, and since when it has although nothing uses the GPU.
+    /// Since when Slurm has allocated the GPU to its present job; `None` if gpufleet did not see it begin.
     pub(crate) allocated_since: Option<f64>,
+    /// The job to which Slurm has allocated it, where that is known.
+    pub(crate) allocated_job: Option<SafeText>,
+    /// It was seen allocated in the sample before.
+    pub(crate) is_allocated: bool,
+    /// A process has held data on it since then.
+    pub(crate) was_used: bool,
     /// The mean CPU utilisation of the host when Slurm allocated the GPU, in percent.
     pub(crate) cpu_before_allocation: Option<f64>,
+    /// Since when Slurm has allocated it although nothing uses it.
     pub(crate) unused_since: Option<f64>,
     /// The performance state; 0 is the fastest.
     pub(crate) performance_state: Option<u8>,

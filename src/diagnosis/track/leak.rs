@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 pub(crate) struct Leak {
     /// In bytes.
     pub(crate) growth: f64,
-    /// The seconds in which the memory grew: two hours, the time since the process was first seen, or the minutes of
-    /// [`FAST`], [`EVEN`] or [`STEEP`].
+    /// The seconds in which the memory grew: two hours, the time since the process was first seen, the minutes of [`FAST`],
+    /// [`EVEN`], [`LONG`] or [`STEEP`], or those of equal steps.
     pub(crate) span: f64,
     /// The seconds until the memory of its GPUs is full.
     pub(crate) full_in: f64,
-    /// The growth is too small or too slow to matter within a day.
+    /// The growth is too small or too slow to matter within hours.
     pub(crate) is_slow: bool,
-    /// It grew in each minute of a quarter of an hour, or evenly for half an hour.
+    /// It grew in each minute of a quarter of an hour, or evenly for half an hour or an hour.
     pub(crate) is_fast: bool,
     /// It grew for half an hour or more: longer than a server needs to load its models.
     pub(crate) is_steep: bool,
@@ -105,7 +105,7 @@ fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) ->
     // A step that is overdue does not come any more.
     let is_current = passed <= STEP_TIMES * longest;
     let is_found = lowest >= STEP_SHARE * total && is_even && is_current && free <= STEPS_LEFT * mean;
-    let full_in = 60.0 * (longest * ((free / mean).floor() + 1.0) - passed).max(0.0);
+    let full_in = 60.0 * (longest * ((free / mean).floor() + 1.0) - passed).max(1.0);
     is_found.then_some(Leak {
         growth,
         span: 60.0 * (now - first.0),
@@ -370,7 +370,8 @@ mod tests {
         assert!(is_leak(|minute| 20.0 + minute * 0.1), "6 GB an hour");
         assert!(is_leak(|minute| 20.0 + minute * 0.1 + 0.08 * noise(minute)), "with noise");
         assert!(is_leak(|minute| 20.0 + (minute / 6.0).floor() * 0.6), "stairs");
-        assert!(!is_leak(|minute| 20.0 + minute * 0.05), "there is room for 13 hours");
+        assert!(is_leak(|minute| 20.0 + minute * 0.05), "there is room for 13 hours");
+        assert!(!is_leak(|minute| 20.0 + minute * 0.04), "there is room for 17 hours");
     }
 
     #[test]

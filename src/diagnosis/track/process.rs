@@ -120,12 +120,14 @@ pub(crate) struct WaitingClients {
     last_waiting_at: f64,
     /// When the last new client was seen, and the one before.
     asked_at: (f64, f64),
-    /// The new clients since the number of those that wait last fell, and when there were [`MANY_NEW_CLIENTS`] of them.
-    unanswered: (u32, f64),
+    /// When each new client was seen since the number of those that wait last fell, oldest first.
+    unanswered_at: Vec<f64>,
 }
 
 /// So many new clients are no subscribers that connect one after the other.
-const MANY_NEW_CLIENTS: u32 = 4;
+const MANY_NEW_CLIENTS: usize = 4;
+/// The maximum number of new clients whose times are kept.
+const MAX_NEW_CLIENTS: usize = 64;
 
 /// The longest gap without a waiting client, or without a reading, that does not end a wait, in seconds: clients that give up
 /// pause before they try again, and a new probe takes a minute to read them.
@@ -147,7 +149,7 @@ impl WaitingClients {
         // Clients in the first reading may have been waiting for a long time, so they do not count as new.
         let track = clients.get_or_insert_with(|| {
             let asked_at = (f64::NEG_INFINITY, f64::NEG_INFINITY);
-            let unanswered = (0, f64::INFINITY);
+            let unanswered_at = Vec::new();
             Box::new(Self {
                 count,
                 longest,
@@ -156,16 +158,14 @@ impl WaitingClients {
                 read_at: t,
                 last_waiting_at: t,
                 asked_at,
-                unanswered,
+                unanswered_at,
             })
         });
         if count < track.now {
-            track.unanswered = (0, f64::INFINITY);
-        } else if count > track.now {
-            let (before, at) = track.unanswered;
-            let new = before + (count - track.now);
-            track.unanswered = (new, if before < MANY_NEW_CLIENTS && new >= MANY_NEW_CLIENTS { t } else { at });
+            track.unanswered_at.clear();
         }
+        let new = (count.saturating_sub(track.now) as usize).min(MAX_NEW_CLIENTS - track.unanswered_at.len());
+        track.unanswered_at.extend(std::iter::repeat_n(t, new));
         track.asked_at = match count.saturating_sub(track.now) {
             0 => track.asked_at,
             1 => (t, track.asked_at.0),
@@ -198,9 +198,10 @@ impl WaitingClients {
         t - self.asked_at.1
     }
 
-    /// How long several new clients have waited while nobody got an answer, in seconds; negative if there are none.
-    pub(crate) fn many_unanswered_for(&self, t: f64) -> f64 {
-        t - self.unanswered.1
+    /// How long several clients that asked after `since` have waited while nobody got an answer, in seconds.
+    pub(crate) fn many_unanswered_for(&self, since: f64, t: f64) -> f64 {
+        let after = self.unanswered_at.partition_point(|at| *at < since);
+        self.unanswered_at.get(after + MANY_NEW_CLIENTS - 1).map_or(0.0, |at| t - at)
     }
 
     /// How long before `since` the one that waits longest asked, in seconds; negative if it asked later.
