@@ -431,7 +431,7 @@ impl Engine {
                 }
             }
             saved.processes.extend(known.saved_processes(host, unix, t));
-            saved.ended.extend(known.host_track.ended.iter().map(|ended| SavedJobEnd {
+            saved.ended.extend(known.host_track.job_ends.ended.iter().map(|ended| SavedJobEnd {
                 host: host.name().clone(),
                 label: SafeText::new(&ended.label),
                 is_mine: ended.is_mine,

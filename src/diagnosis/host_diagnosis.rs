@@ -2,17 +2,15 @@
 
 use super::condition::SampleTime;
 use super::conditions::Conditions;
-use super::process_kind::{
-    is_debugged, is_entry_of_service, is_model_server, is_notebook, is_supervised, served_port, serves_models,
-    waits_for_tasks,
-};
+use super::job_ends::{JobEnds, LastState, is_restart};
+use super::process_kind::{is_debugged, is_notebook, served_port, serves_models, waits_for_tasks};
 use super::track::{
-    AvailableMemory, GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, Shrinkage, SpinThresholds, detect_leak,
-    gpu_identity, gpu_positions, group_by_job,
+    AvailableMemory, GpuTrack, IdleThresholds, JobGpu, JobTrack, MAX_EVENTS, ProcessTrack, Shrinkage, SpinThresholds,
+    detect_leak, gpu_identity, push_bounded,
 };
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, LinkErrorKind, Moment, Process, ProcessKey, ProcessMetric, SeriesKey, program_name};
-use crate::wire::{GpuInfo, GpuReading, Owner, Presence, ProcessFacts, SafeText};
+use crate::wire::{GpuInfo, GpuReading, Presence, SafeText};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,101 +34,14 @@ const RESTING_CPU_PERCENT: f64 = 5.0;
 /// The number of samples in a row after which a lost GPU no longer belongs to its job.
 const LOST_FOR_GOOD_SAMPLES: u32 = 3;
 
-/// The number of short runs of one program, of about the same length, that are reported.
-const REPEATS: u32 = 4;
-/// They lie within this time in seconds, or within this many times their length: a probe of an orchestrator may end a program
-/// 20 min after each start.
-const REPEAT_WINDOW: f64 = 1800.0;
-const REPEAT_LENGTHS: f64 = 4.0;
-/// A program that something starts again fails if it runs for at most this long, in seconds.
-pub(super) const RESTARTED_SECONDS: f64 = 420.0;
-/// As [`REPEATS`], for such a program: from this number on it warns.
-pub(super) const RESTARTED_REPEATS: u32 = 5;
-/// Docker waits up to a minute until it starts a container again; this and the start of the program, in seconds.
-const RESTART_GAP: f64 = 90.0;
-/// The ends of short runs are forgotten after this time, in seconds.
-const REPEAT_REACH: f64 = 10_800.0;
-
 /// The uptime after a reboot may exceed the time without samples by this many seconds: samples are late.
 const BOOT_TOLERANCE: f64 = 60.0;
 
 /// The CPU cores from which a job that does not compute on GPUs works.
 const WORKING_CORES: f64 = 0.5;
 
-/// Traffic to the disks of a host on which something copies data, in bytes per second.
-const COPY_BYTES_PER_SECOND: f64 = 50e6;
-
-/// The maximum number of events kept, per kind.
-const MAX_EVENTS: usize = 64;
-
-/// Who runs a program again and again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Runs {
-    /// A person or a script, as far as is known.
-    Unknown,
-    /// A script that works through a list: the GPUs worked while the program ran alone.
-    Series,
-    /// An orchestrator, a service manager or a container engine, which starts it again when it ends.
-    Restarted,
-}
-
-/// The state of the GPUs of a process at its end.
-#[derive(Debug, Clone, Copy, Default)]
-struct LastState {
-    /// They were full, in part by another job.
-    is_crowded: bool,
-    /// They had worked while it ran.
-    has_worked: bool,
-    /// They rested all the time, and Slurm had started it: a task that did not get as far as to compute.
-    is_unused_task: bool,
-}
-
-/// A job, or the part of a job on this host, that has ended.
-#[derive(Debug, Clone)]
-pub(crate) struct EndedJob {
-    pub(crate) job: JobKey,
-    /// The job ended between `last_seen` and `missed_at`.
-    pub(crate) last_seen: f64,
-    pub(crate) missed_at: f64,
-    /// See [`ProcessTrack::describe`].
-    pub(crate) label: String,
-    pub(crate) user: Option<SafeText>,
-    pub(crate) is_mine: bool,
-    /// How long the job ran, in seconds.
-    pub(crate) age: Option<f64>,
-    pub(crate) most_memory: u64,
-    pub(crate) positions: Vec<usize>,
-    pub(crate) log_path: Option<SafeText>,
-    pub(crate) by_reboot: bool,
-    /// How often the program has ended in a row after runs of about the same length; 0 if it does not start again and again.
-    pub(crate) repeats: u32,
-    pub(crate) runs: Runs,
-}
-
-/// The end of a program that ran for a short time.
-#[derive(Debug, Clone)]
-struct ShortRun {
-    at: f64,
-    user: SafeText,
-    command: SafeText,
-    job: JobKey,
-    /// How long it ran, in seconds.
-    seconds: f64,
-    /// Its GPU was full, in part by another job: it may have ended for lack of memory.
-    is_crowded_out: bool,
-    /// See [`LastState`].
-    is_unused_task: bool,
-}
-
-/// How often a program ended after runs of about the same length.
-#[derive(Debug, Clone, Copy, Default)]
-struct Repeats {
-    count: u32,
-    /// Those within the last half hour.
-    recent: u32,
-    /// Those after each of which the next one began at once.
-    at_once: u32,
-}
+/// The rate at which something copies data to the disks of a host, in bytes per second, at least.
+const HEAVY_WRITE_BYTES_PER_SECOND: f64 = 50e6;
 
 /// A reboot of the host.
 #[derive(Debug, Clone)]
@@ -182,7 +93,7 @@ pub(crate) struct HostTrack {
     /// OOM kills: the time and the number of processes.
     pub(crate) oom_events: VecDeque<(f64, u64)>,
     pub(crate) xids: VecDeque<SeenXid>,
-    pub(crate) ended: VecDeque<EndedJob>,
+    pub(crate) job_ends: JobEnds,
     /// The GPUs, without MIG instances, seen since boot.
     pub(crate) known_gpus: Vec<SafeText>,
     /// The number of samples in a row with fewer GPUs than expected.
@@ -200,11 +111,9 @@ pub(crate) struct HostTrack {
     pub(crate) cpus_rest_since: Option<f64>,
     /// The last reboot that was noticed.
     pub(crate) reboot: Option<Reboot>,
-    /// The ends of programs that ran for a short time.
-    short_runs: VecDeque<ShortRun>,
-    /// Slurm told in the sample before which GPUs it has allocated.
+    /// The allocations of Slurm were known in the previous sample.
     pub(crate) knows_allocations: bool,
-    /// When something last wrote much to the disks.
+    /// When something last wrote much to the disks, as a copy of data does.
     pub(crate) copied_at: Option<f64>,
     /// When each job of Slurm here last computed or used the CPU.
     pub(crate) slurm_work: VecDeque<(SafeText, f64)>,
@@ -228,179 +137,6 @@ impl HostTrack {
         let is_new_host = self.first_at.is_some_and(|first_at| t - first_at <= FIRST_REPORTS_SECONDS);
         is_new_host && self.filesystem(mount_point).is_some_and(|known| known.first_at >= Some(t))
     }
-
-    /// Records the jobs of these processes as ended if they held enough memory for long enough.
-    fn record_job_ends<'a>(
-        &mut self,
-        processes: impl Iterator<Item = &'a ProcessTrack>,
-        host: &Host,
-        limits: &Thresholds,
-        t: f64,
-        by_reboot: bool,
-        last_state: &dyn Fn(&ProcessTrack) -> LastState,
-    ) {
-        let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
-        for (job, members) in group_by_job(processes) {
-            let held = members.iter().filter_map(|process| {
-                let observed = process.last_seen - process.held_since?;
-                // A process that held its memory when it was first seen held it for its whole age.
-                let age = process.age.filter(|_| process.held_since.is_some_and(|at| at <= process.first_seen));
-                Some(age.unwrap_or(0.0).max(observed))
-            });
-            let Some(first) = members.first() else { continue };
-            let is_short = held.fold(0.0, f64::max) < limits.job_ended.held_for;
-            let is_repeat = is_short && !by_reboot;
-            let last = last_state(first);
-            let repeats = if is_repeat { self.repeats(first, last, t) } else { Repeats::default() };
-            if is_short && repeats.count < REPEATS {
-                continue;
-            }
-            let is_restarted = |facts: &ProcessFacts| {
-                let by_orchestrator =
-                    starts_again(facts) && (is_model_server(facts) || repeats.recent >= RESTARTED_REPEATS);
-                let is_entry = is_entry_of_container(facts) || is_entry_of_service(facts);
-                by_orchestrator || (is_entry && repeats.at_once >= RESTARTED_REPEATS)
-            };
-            let ended = EndedJob {
-                job: job.clone(),
-                last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
-                missed_at: t,
-                label: first.describe(members.len(), Some(job)),
-                user: Some(first.info.who.clone()),
-                is_mine: first.belongs_to(login),
-                age: members.iter().filter_map(|process| process.age).reduce(f64::max),
-                most_memory: members.iter().map(|process| process.most_memory).fold(0, u64::saturating_add),
-                positions: gpu_positions(&members),
-                log_path: first.log_path(),
-                by_reboot,
-                repeats: if repeats.count >= REPEATS { repeats.count } else { 0 },
-                runs: match first.info.facts.as_ref() {
-                    Some(facts) if is_restarted(facts) => Runs::Restarted,
-                    _ if members.len() == 1 && last.has_worked => Runs::Series,
-                    _ => Runs::Unknown,
-                },
-            };
-            push_bounded(&mut self.ended, ended);
-        }
-    }
-}
-
-impl HostTrack {
-    /// Notes the end of a short run, and counts the runs of about the same length that the same program of the same
-    /// user has had lately: a person who tries a script changes it in between. The runs of a sweep
-    /// and the tasks of an array differ in their arguments; they count if each ended beside another job on a full GPU, or if Slurm
-    /// started each and none computed on its GPU.
-    fn repeats(&mut self, process: &ProcessTrack, state: LastState, t: f64) -> Repeats {
-        let seconds = process.age.unwrap_or(t - process.first_seen);
-        let (user, command) = (process.info.who.clone(), process.info.command.clone());
-        self.short_runs.retain(|run| t - run.at <= REPEAT_REACH);
-        let LastState { is_crowded: is_crowded_out, is_unused_task, .. } = state;
-        let job = process.info.job.clone();
-        let last = ShortRun { at: t, user, command, job, seconds, is_crowded_out, is_unused_task };
-        push_bounded(&mut self.short_runs, last.clone());
-        // An orchestrator waits longer after each end, up to some minutes.
-        let facts = process.info.facts.as_ref();
-        let window = if facts.is_some_and(is_pod) { REPEAT_REACH } else { REPEAT_WINDOW.max(REPEAT_LENGTHS * seconds) };
-        let is_same = |run: &&ShortRun| {
-            // A script may call a program for each of many files. The tasks of an array are jobs.
-            let is_other_task = run.is_unused_task && is_unused_task && run.job != last.job;
-            let is_alike = (run.is_crowded_out && is_crowded_out) || is_other_task;
-            let is_sweep = || is_alike && program_name(&run.command) == program_name(&last.command);
-            t - run.at <= window && run.user == last.user && (run.command == last.command || is_sweep())
-        };
-        // Runs that overlap are ranks of one job, or jobs side by side.
-        let mut began = f64::INFINITY;
-        let mut lengths: Vec<f64> = Vec::new();
-        let (mut recent, mut at_once) = (0, 0);
-        for run in self.short_runs.iter().rev().filter(is_same) {
-            if run.at <= began + 1.0 {
-                let is_in_a_row = at_once as usize == lengths.len();
-                at_once += u32::from(is_in_a_row && (began.is_infinite() || began - run.at <= RESTART_GAP));
-                began = run.at - run.seconds;
-                lengths.push(run.seconds);
-                recent += u32::from(t - run.at <= REPEAT_WINDOW);
-            }
-        }
-        let (least, most) = lengths
-            .iter()
-            .fold((f64::INFINITY, 0.0_f64), |(least, most), length| (least.min(*length), most.max(*length)));
-        // Nobody changes a program that is started again at once. In a container, somebody may try something.
-        let is_restarted = most <= RESTARTED_SECONDS && facts.is_some_and(starts_again);
-        if is_restarted || most <= 1.5 * least + 10.0 {
-            Repeats { count: lengths.len() as u32, recent, at_once }
-        } else {
-            Repeats::default()
-        }
-    }
-}
-
-fn is_pod(facts: &ProcessFacts) -> bool {
-    matches!(facts.owner, Some(Owner::Pod { .. }))
-}
-
-/// Whether something starts this program again when it ends: an orchestrator its pods, and a service manager or a container engine
-/// a model server.
-fn starts_again(facts: &ProcessFacts) -> bool {
-    is_pod(facts) || (is_supervised(facts) && is_model_server(facts))
-}
-
-/// Whether a container engine starts this program with its container, and again if the restart policy of the container says so.
-/// Below a shell, it may be a person who tries something.
-fn is_entry_of_container(facts: &ProcessFacts) -> bool {
-    const RUNTIMES: [&str; 5] = ["containerd-shim", "conmon", "docker-init", "tini", "dumb-init"];
-    matches!(facts.owner, Some(Owner::Container { .. }))
-        && facts.ancestors.first().is_some_and(|parent| RUNTIMES.contains(&&*parent.name))
-}
-
-/// The mean utilisation in percent of the GPUs of a process over its life from which it has worked.
-const WORKED_PERCENT: f32 = 20.0;
-
-/// Whether the GPUs of a process have worked while it ran.
-fn has_worked(process: &ProcessTrack, gpus: &[GpuTrack], t: f64) -> bool {
-    let seconds = process.age.unwrap_or(t - process.first_seen);
-    let mean = |position: &usize| gpus.get(*position)?.window.stats(t - seconds).mean_utilization;
-    let means: Vec<f32> = process.positions.iter().filter_map(mean).collect();
-    !means.is_empty() && means.iter().all(|percent| *percent >= WORKED_PERCENT)
-}
-
-/// The utilisation in percent at most of the GPUs of a process that has computed nothing, and how long it ran at most, in seconds.
-const UNUSED_PERCENT: u8 = 1;
-const UNUSED_SECONDS: f64 = 180.0;
-
-/// Whether Slurm started a process that ended soon and computed nothing on its GPUs.
-fn is_unused_task(process: &ProcessTrack, gpus: &[GpuTrack], t: f64) -> bool {
-    let seconds = process.age.unwrap_or(t - process.first_seen);
-    let rested = |position: &usize| {
-        let stats = gpus.get(*position).map(|gpu| gpu.window.stats(t - seconds));
-        stats.and_then(|stats| stats.most_utilization).is_some_and(|percent| percent <= UNUSED_PERCENT)
-    };
-    let is_task = process.info.facts.as_ref().is_some_and(|facts| matches!(facts.owner, Some(Owner::Slurm { .. })));
-    is_task && seconds <= UNUSED_SECONDS && !process.positions.is_empty() && process.positions.iter().all(rested)
-}
-
-/// The memory that processes hold on a full GPU and that of other jobs there, as shares of its memory, at least.
-const FULL_SHARE: f64 = 0.9;
-const CROWDED_SHARE: f64 = 0.2;
-
-/// Whether the only GPU of a process is full, in part by other jobs among these processes.
-fn is_crowded<'a>(process: &ProcessTrack, all: impl Iterator<Item = &'a ProcessTrack>, gpus: &[GpuTrack]) -> bool {
-    let [position] = process.positions[..] else { return false };
-    let Some(total) = gpus.get(position).and_then(|gpu| gpu.total_bytes) else { return false };
-    let (mut held, mut by_others) = (0.0, 0.0);
-    for other in all.filter(|other| other.positions == [position]) {
-        let bytes = other.memory_bytes.unwrap_or(0) as f64;
-        held += bytes;
-        by_others += if other.info.job == process.info.job { 0.0 } else { bytes };
-    }
-    held >= FULL_SHARE * total as f64 && by_others >= CROWDED_SHARE * total as f64
-}
-
-/// Adds an event and drops the oldest one beyond the limit.
-pub(crate) fn push_bounded<T>(events: &mut VecDeque<T>, event: T) {
-    if events.len() >= MAX_EVENTS {
-        events.pop_front();
-    }
-    events.push_back(event);
 }
 
 /// The tracks and conditions of one host.
@@ -504,7 +240,7 @@ impl HostDiagnosis {
         if !is_other_machine {
             let ended = jobs.iter().map(|job| job.members.len()).sum();
             self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended });
-            self.host_track.record_job_ends(known.iter(), host, limits, t, true, &|_| LastState::default());
+            self.host_track.job_ends.record(known.iter(), host, limits, t, true, &|_| LastState::default());
         }
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
@@ -512,8 +248,8 @@ impl HostDiagnosis {
         for gpu in &mut self.gpus {
             gpu.ecc_baseline = None;
             gpu.best_clock_share = 0.0;
-            // No job survives a reboot, so that the time before it does not belong to the present allocation.
-            (gpu.is_allocated, gpu.allocated_since, gpu.allocated_job, gpu.unused_since) = (false, None, None, None);
+            // A reboot ends all jobs and their allocations.
+            (gpu.allocation, gpu.unused_since) = (None, None);
             (gpu.lost_process, gpu.used_alone_bytes) = (false, None);
             let links = std::mem::take(&mut gpu.links_seen);
             gpu.links_before_reboot = if is_other_machine { 0 } else { links.max(gpu.links_before_reboot) };
@@ -555,6 +291,7 @@ impl HostDiagnosis {
             memory: limits.stuck_spin.memory_max,
             idle: limits.missing_rank.utilization,
         };
+        // The start of the allocations in a first list is unknown.
         let has_known_allocations =
             std::mem::replace(&mut self.host_track.knows_allocations, host.slurm_allocated_gpus().is_some());
         let mut has_context = vec![false; self.gpus.len()];
@@ -591,20 +328,14 @@ impl HostDiagnosis {
             };
             let is_used = track.utilization.is_none_or(|percent| percent > 1) || host.processes().any(holds);
             let is_judged = !track.is_instance && !track.is_mig_parent && track.is_readable;
-            let mut jobs = host.slurm_jobs().unwrap_or_default().iter();
-            let job = jobs.find(|job| job.gpus.contains(&info.index)).map(|job| job.job.clone());
-            // A job that follows at once on another one has an allocation of its own.
-            let is_other = job.is_some() && track.allocated_job.is_some() && job != track.allocated_job;
-            if !is_allocated || !track.is_allocated || is_other {
-                // What was allocated in the first list is not new.
-                let is_new = is_allocated && has_known_allocations;
-                track.allocated_since = is_new.then_some(sample_time.t);
-                track.cpu_before_allocation = self.host_track.mean_cpu.filter(|_| is_new);
-                track.was_used = false;
-                track.unused_since = track.unused_since.filter(|_| !is_other);
+            if is_allocated {
+                let mut jobs = host.slurm_jobs().unwrap_or_default().iter();
+                let job = jobs.find(|job| job.gpus.contains(&info.index)).map(|job| job.job.clone());
+                let start = has_known_allocations.then_some((sample_time.t, self.host_track.mean_cpu));
+                track.follow_allocation(job, start, host.processes().any(holds));
+            } else {
+                track.allocation = None;
             }
-            (track.is_allocated, track.allocated_job) = (is_allocated, job.or(track.allocated_job.take()));
-            track.was_used |= host.processes().any(holds);
             track.unused_since =
                 (is_allocated && !is_used && is_judged).then(|| track.unused_since.unwrap_or(sample_time.t));
         }
@@ -665,24 +396,15 @@ impl HostDiagnosis {
                 gpu.lost_process = true;
             }
         }
-        // A job ends with its last process. A container that starts again at once has a new one already.
-        let is_restart = |old: &ProcessTrack, new: &ProcessTrack| {
-            let is_entry = |track: &ProcessTrack| track.info.facts.as_ref().is_some_and(is_entry_of_container);
-            let is_short = old.age.is_some_and(|age| age <= RESTARTED_SECONDS);
-            is_short && new.first_seen >= sample_time.t && is_entry(new) && is_entry(old)
-        };
+        // A job ends with its last process. A container that restarts at once already has a new one.
         let goes_on = |track: &ProcessTrack, process: &ProcessTrack| {
-            process.info.job == track.info.job && !is_restart(track, process)
+            process.info.job == track.info.job && !is_restart(track, process, sample_time.t)
         };
         let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| goes_on(track, process));
         let all = || aligned.iter().chain(&ended);
-        let last_state = |process: &ProcessTrack| LastState {
-            is_crowded: is_crowded(process, all(), &self.gpus),
-            has_worked: has_worked(process, &self.gpus, sample_time.t),
-            is_unused_task: is_unused_task(process, &self.gpus, sample_time.t),
-        };
+        let last_state = |process: &ProcessTrack| LastState::of(process, all(), &self.gpus, sample_time.t);
         let over = ended.iter().filter(is_job_over);
-        self.host_track.record_job_ends(over, host, limits, sample_time.t, false, &last_state);
+        self.host_track.job_ends.record(over, host, limits, sample_time.t, false, &last_state);
         self.processes = aligned;
     }
 
@@ -814,7 +536,7 @@ impl HostDiagnosis {
         let step = track.sampled_at.map_or(0.0, |at| t - at);
         track.sampled_at = Some(t);
         let Some(snapshot) = &host.snapshot else { return };
-        if snapshot.host.disk_write_bytes_per_second >= Some(COPY_BYTES_PER_SECOND) {
+        if snapshot.host.disk_write_bytes_per_second >= Some(HEAVY_WRITE_BYTES_PER_SECOND) {
             track.copied_at = Some(t);
         }
         if let Some(percent) = snapshot.host.cpu_percent.map(f64::from) {
@@ -887,7 +609,9 @@ impl HostDiagnosis {
         for gpu in &mut self.gpus {
             gpu.spin_run = None;
             gpu.idle_run = None;
-            (gpu.is_allocated, gpu.allocated_since) = (false, None);
+            if let Some(allocation) = &mut gpu.allocation {
+                allocation.forget_start();
+            }
         }
         for process in &mut self.processes {
             process.blocked = None;

@@ -5,9 +5,8 @@
 //! which turns conditions that hold into findings that are pending, fire and resolve, the same way for all rules. The
 //! [`Engine`] owns all state and runs the steps in order. Time is an argument; there is no clock and no IO.
 //!
-//! Layers, bottom to top: `rule`, `finding`, `condition`, `conditions`, `track`, `host_diagnosis`, `rule_context`,
-//! `rules`,
-//! `inhibit`, `engine`. Each imports only from below.
+//! Layers, bottom to top: `rule`, `finding`, `condition`, `conditions`, `track`, `process_kind`, `job_ends`, `host_diagnosis`,
+//! `rule_context`, `rules`, `inhibit`, `engine`. Each imports only from below.
 
 mod condition;
 mod conditions;
@@ -16,6 +15,7 @@ mod finding;
 mod gpu_state;
 mod host_diagnosis;
 mod inhibit;
+mod job_ends;
 mod not_judged;
 mod notification_state;
 mod process_kind;

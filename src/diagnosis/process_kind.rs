@@ -99,6 +99,9 @@ const DEBUGGERS: [&str; 6] = ["pdb", "ipdb", "pudb", "debugpy", "ptvsd", "pydevd
 /// `ray::ServeReplica`.
 const WORKER_TITLES: [&str; 3] = ["VLLM::", "sglang::", "ray::ServeRepli"];
 
+/// The titles of the engine and the workers of a model server, not of its front end.
+const ENGINE_TITLES: [&str; 2] = ["VLLM::", "sglang::"];
+
 /// Programs that execute notebooks, as words of their command line.
 const NOTEBOOK_RUNNERS: [&str; 3] = ["papermill", "nbconvert", "jupyter-nbconvert"];
 
@@ -115,7 +118,12 @@ pub(super) fn is_model_server(facts: &ProcessFacts) -> bool {
     all().any(|(argv, name)| is_server_title(name) || is_server_command(argv)) && !all().any(|(argv, _)| is_batch(argv))
 }
 
-/// Servers whose clients only wait for answers: they have no streams of events to which a browser subscribes.
+/// Whether this is the title of the engine or of a worker of a model server.
+pub(super) fn is_engine_title(name: &SafeText) -> bool {
+    ENGINE_TITLES.iter().any(|title| name.starts_with(title))
+}
+
+/// Servers without streams of events to which a browser subscribes: a client that waits has sent a request.
 const API_SERVERS: [&str; 7] = [
     "vllm",
     "sglang",
@@ -130,8 +138,9 @@ const API_SERVERS: [&str; 7] = [
 pub(super) fn only_answers(facts: &ProcessFacts) -> bool {
     let is_api = |word: &SafeText| API_SERVERS.contains(&base_name(word).split('.').next().unwrap_or_default());
     let names_one = |argv: &[SafeText]| argv.iter().take(3).any(is_api);
-    let is_titled = facts.name.as_ref().is_some_and(|name| name.starts_with("VLLM::") || name.starts_with("sglang::"));
-    is_titled || names_one(&facts.argv) || facts.ancestors.iter().any(|parent| names_one(&parent.argv))
+    facts.name.as_ref().is_some_and(is_engine_title)
+        || names_one(&facts.argv)
+        || facts.ancestors.iter().any(|parent| names_one(&parent.argv))
 }
 
 /// Whether this command runs a known server's program for a list of prompts. A Python script may come before it.

@@ -1,8 +1,10 @@
 //! Saves the processes and jobs of a host, and restores the saved state of an earlier run.
 
 use super::condition::SampleTime;
-use super::host_diagnosis::{EndedJob, HostDiagnosis, Runs, is_idle_cpu_growth, push_bounded};
+use super::host_diagnosis::{HostDiagnosis, is_idle_cpu_growth};
+use super::job_ends::{EndedJob, Runs};
 use super::saved_state::{SavedGpuUsage, SavedProcess, SavedState};
+use super::track::push_bounded;
 use super::track::{JobTrack, ProcessTrack};
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, ProcessKey};
@@ -113,7 +115,7 @@ impl HostDiagnosis {
                 log_path: first.log_path.clone(),
                 by_reboot: first.boot_id.as_ref() != boot_id,
             };
-            push_bounded(&mut self.host_track.ended, ended);
+            push_bounded(&mut self.host_track.job_ends.ended, ended);
         }
     }
 

@@ -285,8 +285,8 @@ rules! {
                 shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its launcher, power as low as that of a spin is \
                 enough; and a worker that lost its launcher more than 5 min after its start counts whatever its GPUs do once its log has been \
                 silent for 20 min, while it listens on a port to which nobody is connected, beside a later run of its program on its GPU, if \
-                it is one of several ranks of a notebook whose kernel is gone, or if Slurm has not allocated its GPUs or has given one to a \
-                later job, and does not list its own any more. Workers below the engine of a model server count once its front end has ended.",
+                it is one of several ranks of a notebook whose kernel is gone, or if Slurm no longer lists its job and has freed its GPUs or \
+                given one to a later job. Workers below the engine of a model server count once its front end has ended.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -432,11 +432,11 @@ rules! {
                 job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth of the GPU in all, and \
                 is full within 20 min, warns if it does not slow down, unless a server loads it. So does memory that grows in each 3 of 30 \
                 min, by 8 % in all, and is full within 15 min, or in each 3 of 60 min, by a quarter in all, and is full within 45 min, also \
-                that of a server. So does memory that rose by three equal steps of 4 % or more at equal intervals, of which at most one and a \
-                half are left. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 min, warns for \
-                a server and is info for any other job, which may have seen its largest batches. A leak is info while the GPUs draw 12 % more \
-                power than before: the work became larger. One finding per job. The leak of a program that only draws warns if the memory is \
-                full within 90 min.",
+                that of a server. So does memory that rose by three equal steps of at least 4 % at equal intervals if at most one and a half \
+                such steps are left. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 min, \
+                warns for a server and is info for any other job, which may have seen its largest batches. A leak is info while the GPUs draw \
+                12 % more power than before: the work became larger. One finding per job. The leak of a program that only draws warns if the \
+                memory is full within 90 min.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
@@ -731,8 +731,8 @@ rules! {
                 context each (2 GiB at most), or a single rank that was started for several hosts (`--nnodes`, `--ps_hosts`), or pods or \
                 containers with one command and no port that were started within 2 min and hold a context each, were seen soon after their \
                 start. Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn after 25 min. \
-                The same for ranks that wait in a loop on one core, without workers, reads or writes; they stay info if their reads and writes \
-                are not visible, or while something wrote 50 MB/s to the disks of the host in the last 5 min. The ranks of a model server \
+                Ranks that wait in a loop on one core, without workers, reads or writes, count as well; they stay info if their reads and \
+                writes are not visible, or if the host wrote 50 MB/s or more to its disks within the last 5 min. The ranks of a model server \
                 count if they hold a context each, or if neither they nor their front end listen (except those of TGI). While ranks on another \
                 host read, write or work, the others wait for them.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
@@ -750,11 +750,11 @@ rules! {
         title: "two jobs compute on one GPU",
         short: "two jobs on one GPU",
         topic: Job,
-        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to different users, or have \
-                the same command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for 10 min before the \
-                other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a job counts that holds \
-                256 MiB or more and uses half a core for each process, while the GPU is at 90 % or more, and it warns only if one command was \
-                started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares.",
+        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to different users, or were \
+                started with one command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for 10 min \
+                before the other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a job counts \
+                if it holds 256 MiB or more and uses half a core per process while the GPU is at 90 % or more; it warns only if one command \
+                was started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -787,13 +787,13 @@ rules! {
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h (warn), or for 40 min \
                 (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a job of Slurm \
                 works on another host), or for 80 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
-                Also warn after 60 min if most of the GPUs of a job that computes on the others are unused (half or more of those that were \
-                allocated at one time, or three quarters of the allocated ones of a host with one job that Slurm does not name), after 75 min \
+                Also warn after 60 min if a job computes on some of its GPUs and most are unused (at least half of the GPUs that were \
+                allocated together, or three quarters of all allocated GPUs if only one job runs and Slurm does not list jobs), after 75 min \
                 if four more CPU cores are busy than before the allocation (without those of jobs that came later), and 80 min after the last \
-                use of GPUs that were allocated at one time. Where a process holds a context on one of them, its own finding says more. A \
-                process counts from 1.5 GiB on; below, it holds a context and no data. The time before a reboot does not count. One finding \
-                per host, with the jobs and their users; if Slurm does not tell them, with the only job of Slurm whose processes are on the \
-                GPUs.",
+                use if all GPUs that were allocated together are unused and the CPUs are no busier than before. Where a process holds a \
+                context on one of them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no data. \
+                The time before a reboot does not count. One finding per host, with the jobs and their users; if Slurm does not tell them, \
+                with the only job of Slurm whose processes are on the GPUs.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free; ranks in reserve, whose job computes on other hosts while they write \
@@ -868,7 +868,7 @@ rules! {
                 the memory is unavailable for 30 s. Info if it has not become less by more than 1 % since the first sample and nothing waits \
                 for it (a PSI value `memory some avg60` below 0.5): it was set aside for virtual machines. Clears below 80 %. Also warn if the \
                 available memory fell without a pause for 90 min, by three tenths of the memory in all, and lasts for at most 110 min at this \
-                rate, or fell by three equal steps of 4 % or more at equal intervals, and one and a half of them or less are left.",
+                rate, or fell by three equal steps of at least 4 % at equal intervals and at most one and a half such steps are left.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",
@@ -896,8 +896,8 @@ rules! {
         topic: Host,
         fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % (critical) full. Clears \
                 below 93 %. Also warn if it lost a tenth of its size or more within an hour, without a pause and below 80 MB/s, and will be \
-                full within an hour at this rate, or if it lost three equal parts of 4 % or more at equal intervals, and one and a half of \
-                them or less are left.",
+                full within an hour at this rate, or if it lost three equal parts of at least 4 % at equal intervals and at most one and a \
+                half such parts are left.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
         next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
         not: "a filesystem that was already that full when its host first told of it: it is listed, but sends no notification",

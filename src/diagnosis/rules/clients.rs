@@ -67,7 +67,7 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     let is_unseen = rest.since - job.first_seen < 60.0;
     // A client that has waited since before the GPUs last worked probably subscribes to events, and a new client may do so, too.
     let has_subscribers = !is_unseen && clients.asked_before(rest.since, t) > ASKED_LONG_BEFORE;
-    // Clients that subscribe do not come in numbers.
+    // Subscribers come one after the other, not several at a time.
     let is_fresh = clients.since_the_last_two_asked(t) < UNANSWERED_AFTER.1
         && clients.many_unanswered_for(rest.since, t) < UNANSWERED_AFTER.1;
     let new = if has_subscribers && is_fresh { 0 } else { clients.new_since(rest.since, t) };
@@ -99,11 +99,12 @@ fn escalation(context: &RuleContext, job: &JobTrack, clients: &WaitingClients, r
     })
 }
 
-/// So many clients of a server that only answers requests, and that was so busy before, in percent, have not all given up.
+/// The least number of waiting clients, and the least utilisation of the GPUs before, in percent: some of so many clients of a busy
+/// server still wait.
 const MANY_CLIENTS: u32 = 8;
 const LOADED_PERCENT: f32 = 50.0;
 
-/// Whether many clients wait for a server that only answers requests, and that had much to do before.
+/// Whether many clients wait for a busy server that only answers requests.
 fn answers_many(context: &RuleContext, job: &JobTrack, clients: &WaitingClients) -> bool {
     let is_api = |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(only_answers);
     clients.count >= MANY_CLIENTS
@@ -159,6 +160,17 @@ mod tests {
         server.reading.waiting_clients = Some(clients.0);
         server.reading.longest_wait_seconds = (clients.0 > 0).then_some(clients.1);
         TestSample { gpus: vec![tester.gpu(utilization, watts, memory, 40)], processes: vec![server] }
+    }
+
+    /// The command of a server to whose events browsers subscribe.
+    const COMFY_UI: [&str; 2] = ["python", "/opt/ComfyUI/main.py"];
+
+    /// As [`server`], with this command, at work or at rest.
+    fn named(argv: [&str; 2], tester: &mut RuleTester, works: bool, clients: (u32, f64)) -> TestSample {
+        let (percent, watts, memory) = if works { (90, 500.0, 40) } else { (0, 122.0, 0) };
+        let mut sample = server(tester, percent, watts, memory, clients);
+        sample.processes[0].facts.argv = argv.map(Into::into).to_vec();
+        sample
     }
 
     /// The findings after a server worked for half an hour and rested for `seconds`; `clients` wait as of a time.
@@ -276,16 +288,10 @@ mod tests {
     fn new_tabs_beside_open_subscriptions_warn_only_if_they_wait_long() {
         let run = |seconds: f64| {
             let mut tester = RuleTester::new(gpus(0..1));
-            let server = |tester: &mut RuleTester, works: bool, clients: (u32, f64)| {
-                let mut sample =
-                    if works { server(tester, 90, 500.0, 40, clients) } else { server(tester, 0, 122.0, 0, clients) };
-                sample.processes[0].facts.argv = ["python", "/opt/ComfyUI/main.py"].map(Into::into).to_vec();
-                sample
-            };
             // Four tabs are opened one after the other while somebody makes pictures; two more come an hour after the last one.
-            tester.run(1800.0, |tester, t| server(tester, true, (((t / 300.0) as u32).min(4), t)));
-            tester.run(3600.0, |tester, t| server(tester, false, (4, t + 1500.0)));
-            tester.run(seconds, |tester, t| server(tester, false, (6, t + 5100.0)));
+            tester.run(1800.0, |tester, t| named(COMFY_UI, tester, true, (((t / 300.0) as u32).min(4), t)));
+            tester.run(3600.0, |tester, t| named(COMFY_UI, tester, false, (4, t + 1500.0)));
+            tester.run(seconds, |tester, t| named(COMFY_UI, tester, false, (6, t + 5100.0)));
             tester.firing().iter().any(|(rule, severity)| *rule == "job-stalled" && *severity != "info")
         };
         assert_eq!((run(600.0), run(900.0)), (false, true));
@@ -295,35 +301,24 @@ mod tests {
     fn many_clients_of_a_server_that_only_answers_requests_wait_however_long_ago_they_asked() {
         let fired = |argv: [&str; 2], count: u32| {
             let mut tester = RuleTester::new(gpus(0..1));
-            let sample = |tester: &mut RuleTester, works: bool, t: f64| {
-                let (percent, watts, memory) = if works { (97, 500.0, 40) } else { (0, 122.0, 0) };
-                let mut sample = server(tester, percent, watts, memory, (count, t + 3600.0));
-                sample.processes[0].facts.argv = argv.map(Into::into).to_vec();
-                sample
-            };
-            tester.run(1800.0, |tester, t| sample(tester, true, t));
-            tester.run(1500.0, |tester, t| sample(tester, false, t + 1800.0));
+            tester.run(1800.0, |tester, t| named(argv, tester, true, (count, t + 3600.0)));
+            tester.run(1500.0, |tester, t| named(argv, tester, false, (count, t + 5400.0)));
             tester.firing().contains(&("job-stalled", "warn"))
         };
         assert!(fired(["vllm", "serve"], 30));
         assert!(!fired(["vllm", "serve"], 2), "two may have given up");
-        assert!(!fired(["python", "/opt/ComfyUI/main.py"], 30), "tabs of browsers");
+        assert!(!fired(COMFY_UI, 30), "tabs of browsers");
     }
 
     #[test]
     fn clients_that_keep_coming_while_nobody_gets_an_answer_warn_beside_an_old_connection() {
         let fired = |falls: bool| {
             let mut tester = RuleTester::new(gpus(0..1));
-            let sample = |tester: &mut RuleTester, works: bool, clients: (u32, f64)| {
-                let (percent, watts, memory) = if works { (97, 500.0, 40) } else { (0, 122.0, 0) };
-                let mut sample = server(tester, percent, watts, memory, clients);
-                sample.processes[0].facts.argv = ["python", "/opt/ComfyUI/main.py"].map(Into::into).to_vec();
-                sample
-            };
-            tester.run(1800.0, |tester, t| sample(tester, true, (3, t + 3600.0)));
+            tester.run(1800.0, |tester, t| named(COMFY_UI, tester, true, (3, t + 3600.0)));
             tester.run(1500.0, |tester, t| {
                 let minute = (t / 60.0) as u32;
-                sample(tester, false, (if falls { 3 + minute % 3 } else { 3 + minute }, t + 5400.0))
+                let count = if falls { 3 + minute % 3 } else { 3 + minute };
+                named(COMFY_UI, tester, false, (count, t + 5400.0))
             });
             tester.firing().contains(&("job-stalled", "warn"))
         };

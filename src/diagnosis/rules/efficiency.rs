@@ -124,7 +124,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         } else if matches!(cause, Some(Cause::Storage))
             && mean_utilization(context, job, HALF_SPEED_WINDOW).is_some_and(|mean| f64::from(mean) < half)
         {
-            // One busier minute does not mean that the storage has become faster.
+            // One busier minute does not show that the storage is faster.
             conditions.in_hysteresis(RuleId::InputStall, target);
         }
         return;
@@ -419,10 +419,13 @@ fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
     let is_recent = |at: Option<f64>| at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS);
     let are_writes_seen = context.members(job).all(ProcessTrack::shows_io);
     let wrote = || context.members(job).any(|process| is_recent(process.wrote_at));
-    let may_save = !are_writes_seen || wrote();
-    let saves = is_recent(job.busier_at) || (is_recent(job.host_work_at) && may_save);
+    let may_write = !are_writes_seen || wrote();
+    let is_busier = is_recent(job.busier_at);
+    let works_on_the_host = is_recent(job.host_work_at) && may_write;
+    let saves = is_busier || works_on_the_host;
+    let writes = (is_busier && may_write) || works_on_the_host;
     let pressure = reading(context, |host| host.pressure_io_percent);
-    if is_blocked || (!(saves && may_save) && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
+    if is_blocked || (!writes && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
         return Some(Cause::Storage);
     }
     let (workers, percent) = context.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {

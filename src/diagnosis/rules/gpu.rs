@@ -66,14 +66,15 @@ fn slowdowns(
         }
     } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
         // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel. Where several
-        // boards, or all, lose a third of it, the cooling of the host has failed; where its equals run at full clock, its own has.
+        // boards, or all, lose a third of it, the cooling of the host has failed. If equal boards run at full clock, only that of this
+        // board has.
         let is_hot = |other: &GpuReading| {
             other.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0)
         };
         let hot = context.host.gpus().filter(|(_, other)| is_hot(other)).count();
-        let has_fast_equal = has_fast_equal(context, position);
         let are_all_hot = hot >= 2 && hot == context.gpus.len();
-        let low_clock = if hot >= HOT_BOARDS || are_all_hot || has_fast_equal { LOW_CLOCK } else { HALF_CLOCK };
+        let low_clock =
+            if hot >= HOT_BOARDS || are_all_hot || has_fast_equal(context, position) { LOW_CLOCK } else { HALF_CLOCK };
         let is_slow = gpu.clock_share.is_some_and(|share| share <= low_clock);
         let escalation = if is_slow {
             Escalation::one(Severity::Warn, limits.software_after)

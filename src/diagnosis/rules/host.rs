@@ -6,7 +6,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{JobPart, RuleContext, counted, duration, gibibytes, host_details};
-use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
+use crate::diagnosis::track::{Allocation, GpuTrack, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId, JobKey};
 use crate::wire::shell::absolute_path;
@@ -271,66 +271,61 @@ const PARTLY_UNUSED_WARN_AFTER: f64 = 3600.0;
 /// How long GPUs must be unused after a job used them, in seconds: an interactive session that somebody left open.
 const ABANDONED_WARN_AFTER: f64 = 4800.0;
 
-/// Whether GPUs that were allocated together were in use, and none of them is any more.
+/// Whether GPUs that were allocated together were in use and are all unused now.
 fn is_abandoned(context: &RuleContext) -> bool {
     let t = context.sample_time.t;
-    context.gpus.iter().filter(|gpu| gpu.was_used && gpu.allocated_since.is_some()).any(|gpu| {
-        let is_of_it = |other: &&GpuTrack| {
-            (other.allocated_since, &other.allocated_job) == (gpu.allocated_since, &gpu.allocated_job)
-        };
-        let mut group = context.gpus.iter().filter(is_of_it);
+    let has_rested = |gpu: &GpuTrack| gpu.unused_since.is_some_and(|since| t - since >= ABANDONED_WARN_AFTER);
+    context.gpus.iter().filter_map(|gpu| gpu.allocation.as_ref()).filter(|allocation| allocation.was_used).any(|used| {
+        let is_of_it = |gpu: &&GpuTrack| gpu.allocation.as_ref().is_some_and(|other| used.began_with(other));
+        let mut group = context.gpus.iter().filter(is_of_it).peekable();
         // Its job may go on with the CPUs.
-        let is_on_cpus = cores_since_allocation(context, gpu).is_none_or(|cores| cores >= BUSIER_CORES);
-        !is_on_cpus && group.all(|other| other.unused_since.is_some_and(|since| t - since >= ABANDONED_WARN_AFTER))
+        let do_cpus_rest = cores_since_allocation(context, used).is_some_and(|cores| cores < BUSIER_CORES);
+        do_cpus_rest && group.peek().is_some() && group.all(has_rested)
     })
 }
 
-/// How long GPUs must be unused since they were allocated while more CPU cores are busy than before, in seconds, and the cores.
+/// How long GPUs must be unused since their allocation, in seconds, and how many more CPU cores must be busy than before.
 const ON_CPUS_WARN_AFTER: f64 = 4500.0;
 const BUSIER_CORES: f64 = 4.0;
 
-/// How many more CPU cores are busy than when Slurm allocated these GPUs, if they have not been used since: their program was built
-/// or started without support of GPUs.
+/// How many more CPU cores are busy than when Slurm allocated these GPUs, if nothing has used them since: the program was probably
+/// built or started without GPU support.
 fn cores_busier(context: &RuleContext, unused: &[usize]) -> Option<f64> {
-    let new = unused.iter().filter_map(|position| context.gpus.get(*position)).filter(|gpu| !gpu.was_used);
-    let cores = new.filter_map(|gpu| cores_since_allocation(context, gpu));
+    let allocations = unused.iter().filter_map(|position| context.gpus.get(*position)?.allocation.as_ref());
+    let cores = allocations.filter(|new| !new.was_used).filter_map(|new| cores_since_allocation(context, new));
     cores.reduce(f64::min).filter(|cores| *cores >= BUSIER_CORES)
 }
 
-/// How many more CPU cores are busy than when Slurm allocated this GPU, without those of jobs that came later and use their GPUs.
-fn cores_since_allocation(context: &RuleContext, gpu: &GpuTrack) -> Option<f64> {
+/// How many more CPU cores are busy than at the start of an allocation, without the cores of later jobs that use GPUs.
+fn cores_since_allocation(context: &RuleContext, allocation: &Allocation) -> Option<f64> {
     let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).map(f64::from)?;
-    let (now, before, since) = (context.host_track.mean_cpu?, gpu.cpu_before_allocation?, gpu.allocated_since?);
+    let (now, before, since) = (context.host_track.mean_cpu?, allocation.cpu_before?, allocation.since?);
     let later = context.jobs.iter().filter(|job| job.first_seen > since).flat_map(|job| context.members(job));
     let theirs: f64 = later.filter_map(|process| process.smoothed_cores).sum();
     Some((now - before) / 100.0 * cpus - theirs)
 }
 
-/// Whether these unused GPUs are most of those of a job that computes on the others: half of those that were allocated together, or
-/// three quarters of those of the host if there is only one job.
+/// Whether a job computes on some of its GPUs and most are unused: at least half of the GPUs that were allocated together, or three
+/// quarters of all allocated GPUs if there is only one job.
 fn is_most_of_a_used_job(context: &RuleContext, unused: &[usize]) -> bool {
     let t = context.sample_time.t;
     let is_only = only_slurm_job(context).is_some();
-    let allocated_at = |position: usize| {
-        let gpu = context.gpus.get(position).filter(|gpu| gpu.is_allocated)?;
-        if is_only { Some((0.0, None)) } else { Some((gpu.allocated_since?, gpu.allocated_job.as_ref())) }
-    };
-    let computes = |job: &JobTrack| {
+    let allocation = |position: usize| context.gpus.get(position)?.allocation.as_ref();
+    let computes = |job: &&JobTrack| {
         matches!(job.key, JobKey::Slurm { .. }) && job.computed_at.is_some_and(|at| t - at <= SPARE_WORK_SECONDS)
     };
-    let working = context.jobs.iter().filter(|job| computes(job));
-    let mut working = working.flat_map(JobTrack::positions).filter_map(allocated_at);
-    working.any(|at| {
-        let of_it = |position: &usize| allocated_at(*position) == Some(at);
-        let all = (0..context.gpus.len()).filter(of_it).count();
-        let idle = unused.iter().copied().filter(of_it).count();
-        // Another job may hold them, and compute nothing.
+    let working = context.jobs.iter().filter(computes).flat_map(JobTrack::positions);
+    working.filter_map(allocation).any(|used| {
+        let is_of_it = |position: &usize| allocation(*position).is_some_and(|other| is_only || used.began_with(other));
+        let all = (0..context.gpus.len()).filter(is_of_it).count();
+        let idle = unused.iter().copied().filter(is_of_it).count();
+        // With one visible job, another one may hold them without using any.
         let (part, of) = if is_only { (4, 3) } else { (2, 1) };
         idle > 0 && part * idle >= of * all
     })
 }
 
-/// Whether one of these jobs of Slurm, or any if they are not known, works on another host, or did lately.
+/// Whether one of these Slurm jobs works on another host, or did lately; any Slurm job if `jobs` is empty.
 fn may_work_elsewhere(context: &RuleContext, jobs: &[&SlurmJob]) -> bool {
     let t = context.sample_time.t;
     let is_one = |id: &SafeText| jobs.is_empty() || jobs.iter().any(|job| job.job == *id);
@@ -399,6 +394,7 @@ fn oom(context: &RuleContext, conditions: &mut Conditions) {
     conditions.event(RuleId::OomKill, &FindingTarget::Host, Severity::Warn, OOM_RETENTION - (t - at), || {
         let gone: Vec<String> = context
             .host_track
+            .job_ends
             .ended
             .iter()
             .filter(|ended| (ended.missed_at - at).abs() <= 60.0)

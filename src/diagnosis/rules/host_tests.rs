@@ -560,7 +560,8 @@ fn a_hung_mount_inhibits_the_findings_of_waiting_jobs() {
     assert!(finding.sentence.contains("6 waiting in disk sleep: train.py (alice, pid 7), "), "{}", finding.sentence);
 }
 
-/// The findings of slurm-unused of two idle GPUs that Slurm allocates after ten minutes; `jobs` are on others, with this load of 64 CPUs.
+/// The severity and sentence of slurm-unused. Slurm allocates GPUs 0 to 2 after ten minutes, which changes the load of the 64 CPUs from
+/// `before` to `now` percent. `jobs` are the GPUs in use, and whether their jobs start with that allocation.
 fn unused_after(seconds: f64, before: f32, now: f32, jobs: &[(u16, bool)]) -> (Option<Severity>, String) {
     let mut tester = RuleTester::new(gpus(0..4));
     tester.set_cpu_count(64);
@@ -676,26 +677,26 @@ fn unused_gpus_of_slurm_warn_later_while_a_job_of_slurm_works_on_another_host() 
     assert_eq!(severity(true, 3900.0), Some(Severity::Warn));
 }
 
-#[test]
-fn a_disk_that_checkpoints_fill_in_equal_steps_warns_before_the_one_that_does_not_fit() {
+/// The findings of a host after `seconds` if something takes `step` percent more every 20 minutes.
+fn after_equal_steps<E: Fn(&mut Snapshot, f64)>(
+    usage: impl Fn(u64) -> E,
+    (first, step): (u64, u64),
+    seconds: f64,
+) -> Vec<(&'static str, &'static str)> {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.interval = 30.0;
-    // A checkpoint takes 6 GiB of 100 GiB every 20 minutes.
-    let fills = |snapshot: &mut Snapshot, t: f64| disk(70 + 6 * (t / 1200.0) as u64)(snapshot, t);
-    with_host(&mut tester, 3700.0, fills);
-    assert_eq!(tester.firing(), [], "88 %, and two more fit");
-    with_host(&mut tester, 1700.0, |snapshot, t| fills(snapshot, 3700.0 + t));
-    assert_eq!(tester.firing(), [("disk-full", "warn")], "94 %");
+    with_host(&mut tester, seconds, |snapshot, t| usage(first + step * (t / 1200.0) as u64)(snapshot, t));
+    tester.firing()
+}
+
+#[test]
+fn a_disk_that_checkpoints_fill_in_equal_steps_warns_before_the_one_that_does_not_fit() {
+    assert_eq!(after_equal_steps(disk, (70, 6), 3700.0), [], "88 %, and two more fit");
+    assert_eq!(after_equal_steps(disk, (70, 6), 5400.0), [("disk-full", "warn")], "94 %");
 }
 
 #[test]
 fn a_program_that_keeps_as_much_memory_of_the_host_in_each_run_warns_before_the_one_that_does_not_fit() {
-    let mut tester = RuleTester::new(gpus(0..1));
-    tester.interval = 30.0;
-    // A film of 20 minutes leaves 15 % of the memory occupied.
-    let fills = |snapshot: &mut Snapshot, t: f64| memory(35 + 15 * (t / 1200.0) as u64)(snapshot, t);
-    with_host(&mut tester, 3500.0, fills);
-    assert_eq!(tester.firing(), [], "65 %");
-    with_host(&mut tester, 500.0, |snapshot, t| fills(snapshot, 3500.0 + t));
-    assert_eq!(tester.firing(), [("host-ram-low", "warn")], "80 %, and one more fits");
+    assert_eq!(after_equal_steps(memory, (35, 15), 3500.0), [], "65 %");
+    assert_eq!(after_equal_steps(memory, (35, 15), 4000.0), [("host-ram-low", "warn")], "80 %, and one more fits");
 }

@@ -127,7 +127,7 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
             let mut parts = context.peers.certain_parts(job, context.host.id).peekable();
             let do_all_loop = parts.peek().is_some()
                 && parts.all(|part| part.diagnosis.is_recent(t) && part.job.loop_run().is_some());
-            // A single process may prepare or write its results on one core.
+            // A single process may prepare data or write results on one core.
             let after = match (do_all_loop, is_alone_in_batch) {
                 (true, _) => CAUGHT_ALONE_WARN_AFTER,
                 (false, true) => SINGLE_CAUGHT_WARN_AFTER,
@@ -235,8 +235,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
         && (are_ranks || never_opens(context, job));
     let waits_for_tasks = job.is_server && !is_in_ray_task(context, job) && !are_shards;
     let is_waiter = waits_for_tasks || job.is_notebook || job.is_debugged || job.is_blind || is_blocked;
-    let are_ranks = are_ranks || (is_batch(context, job) && has_ranks(context, job)) || has_twin(context, job);
-    let is_judged = is_new && !has_begun && !is_waiter && are_ranks;
+    let has_peers = are_ranks || (is_batch(context, job) && has_ranks(context, job)) || has_twin(context, job);
+    let is_judged = is_new && !has_begun && !is_waiter && has_peers;
     let (Some(run), true) = (job.stalled_run.or(job.loop_run()), is_judged) else { return };
     let is_recent = |at: Option<f64>| at.is_some_and(|at| context.sample_time.t - at <= LOADING_SECONDS);
     // The first rank may load or download for all others, on another host.
@@ -271,11 +271,10 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     });
 }
 
-/// Programs that were started within this time belong together, in seconds.
+/// Pods of one job start within this time, in seconds.
 const TWIN_SECONDS: f64 = 120.0;
 
-/// Whether the same command was started beside this job at the same time, each in a pod or container of its own, and neither has loaded
-/// anything.
+/// Whether another pod or container has run the command of this one since about the same time, and neither has loaded anything.
 fn has_twin(context: &RuleContext, job: &JobTrack) -> bool {
     let is_contained = |job: &JobTrack| matches!(job.key, JobKey::Container { .. });
     let is_empty = |job: &JobTrack| job.gpus.iter().all(holds_only_a_context);
@@ -290,9 +289,8 @@ fn has_twin(context: &RuleContext, job: &JobTrack) -> bool {
             && apart.is_some_and(|apart| apart <= TWIN_SECONDS)
     };
     // A server waits for requests.
-    let listens =
-        |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty());
-    is_contained(job) && is_empty(job) && !context.members(job).any(listens) && context.jobs.iter().any(is_twin)
+    let listens = context.members(job).any(ProcessTrack::listens);
+    is_contained(job) && is_empty(job) && !listens && context.jobs.iter().any(is_twin)
 }
 
 /// How long a job whose GPUs do not tell whether it works must have done nothing before it warns, in seconds.
@@ -398,9 +396,7 @@ fn had_worked_before(context: &RuleContext, job: &JobTrack) -> bool {
 fn stopped_before_it_began(context: &RuleContext, job: &JobTrack) -> bool {
     let t = context.sample_time.t;
     let ages = || context.members(job).filter_map(|process| process.log.as_ref()?.age(t));
-    let listens =
-        |process: &ProcessTrack| process.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty());
-    let is_isolated = |process: &ProcessTrack| process.shows_io() && !process.is_connected && !listens(process);
+    let is_isolated = |process: &ProcessTrack| process.shows_io() && !process.is_connected && !process.listens();
     (!job.is_server || never_loaded(context, job))
         && !job.is_debugged
         && ages().next().is_some()

@@ -2,7 +2,7 @@
 
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
-use crate::diagnosis::host_diagnosis::{EndedJob, RESTARTED_REPEATS, RESTARTED_SECONDS, Runs};
+use crate::diagnosis::job_ends::{EndedJob, RESTARTED_REPEATS, RESTARTED_SECONDS, Runs};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::{RuleId, Severity};
 use crate::fleet::{slurm_end_is_failure, slurm_end_text};
@@ -12,7 +12,8 @@ use crate::wire::{SafeText, SlurmJobEnd};
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let t = context.sample_time.t;
     let recently = context.limits.job_ended.coincidence;
-    let ends = || context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION);
+    let ends =
+        || context.host_track.job_ends.ended.iter().rev().take_while(|ended| t - ended.missed_at <= ENDED_RETENTION);
     for (newer, ended) in ends().enumerate() {
         // Of a job that ran and ended again, the last end counts.
         if ends().take(newer).any(|other| other.job == ended.job) {

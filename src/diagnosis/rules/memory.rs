@@ -18,7 +18,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
             leaking.filter_map(|process| Some((process, process.leak?))).collect();
         leak(context, conditions, job, &leaking);
     }
-    // Those of a desktop or of a server of desktops belong to no job.
+    // Programs that only draw, such as a desktop, belong to no job.
     let is_in_job = |process: &ProcessTrack| context.jobs.iter().any(|job| job.key == process.info.job);
     let leaking = context.processes.iter().filter(|process| !process.is_stale && !is_in_job(process));
     let leaking: Vec<(&ProcessTrack, Leak)> = leaking.filter_map(|process| Some((process, process.leak?))).collect();
@@ -33,7 +33,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
 }
 
-/// A leak of a program that only draws warns this long before the memory is full, in seconds: it is often restarted before.
+/// A leak of a program that only draws warns this long before the memory is full, in seconds: most are restarted earlier.
 const GRAPHICS_LEAK_END: f64 = 5400.0;
 
 fn graphics_leak(context: &RuleContext, conditions: &mut Conditions, process: &ProcessTrack, leak: &Leak) {

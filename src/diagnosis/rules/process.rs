@@ -4,6 +4,7 @@
 use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
+use crate::diagnosis::process_kind::is_engine_title;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{GpuTrack, LogTrack, ProcessTrack, gpu_positions, group_by_job};
 use crate::diagnosis::{Confidence, RuleId, Severity};
@@ -116,8 +117,8 @@ fn format_members(job: &JobKey, members: &[&ProcessTrack]) -> String {
     members.first().map_or_else(String::new, |first| first.describe(members.len(), Some(job)))
 }
 
-/// Tasks wait for storage in this share of the time, in percent: how long a process that goes on in between waits until that warns, in
-/// seconds.
+/// The share of the time in which tasks wait for storage, in percent, and how long a process that still makes progress must wait until
+/// that warns, in seconds.
 const SEVERE_PRESSURE_PERCENT: f32 = 60.0;
 const SLOW_STORAGE_AFTER: f64 = 1500.0;
 
@@ -173,7 +174,7 @@ fn is_suspended(context: &RuleContext, job: &JobKey, members: &[&ProcessTrack]) 
     let t = context.sample_time.t;
     let is_lent = |position: usize| {
         let mut others = context.processes.iter().filter(|process| process.positions.contains(&position));
-        let mut ended = context.host_track.ended.iter().filter(|ended| t - ended.missed_at <= RESUME_SECONDS);
+        let mut ended = context.host_track.job_ends.ended.iter().filter(|ended| t - ended.missed_at <= RESUME_SECONDS);
         others.any(|process| is_other(&process.info.job))
             || ended.any(|ended| is_other(&ended.job) && ended.positions.contains(&position))
     };
@@ -319,7 +320,7 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
 
 /// Whether this is the engine of a model server between its front end and its workers.
 fn is_engine(ancestor: &Ancestor) -> bool {
-    ancestor.name.starts_with("VLLM::") || ancestor.name.starts_with("sglang::")
+    is_engine_title(&ancestor.name)
 }
 
 /// Whether a process is one of several ranks that a cell of a notebook started, whose kernel is gone: nobody gets their results.
@@ -346,8 +347,8 @@ fn runs_beside_its_successor(context: &RuleContext, process: &ProcessTrack) -> b
     process.lost_parent_late() && process.parent == Some(1) && context.processes.iter().any(is_successor)
 }
 
-/// Whether a process that lost its launcher computes on GPUs that Slurm has not allocated, or beside a later job of Slurm on one of
-/// them: it has left its job.
+/// Whether a process that lost its launcher has left its Slurm job: it computes on GPUs that Slurm has not allocated, or shares one with a
+/// later Slurm job.
 fn has_no_allocation(context: &RuleContext, process: &ProcessTrack) -> bool {
     let Some(allocated) = context.host.slurm_allocated_gpus() else { return false };
     let is_free =
@@ -358,7 +359,7 @@ fn has_no_allocation(context: &RuleContext, process: &ProcessTrack) -> bool {
             && other.key.start_ticks > process.key.start_ticks
             && other.positions.iter().any(|position| process.positions.contains(position))
     };
-    // A job of Slurm that still runs has its share of the GPU.
+    // A Slurm job that still runs may share the GPU.
     let runs = |job: &JobKey| {
         let JobKey::Slurm { job, .. } = job else { return false };
         context.host.slurm_jobs().unwrap_or_default().iter().any(|known| known.job == *job)
@@ -372,8 +373,7 @@ fn has_no_allocation(context: &RuleContext, process: &ProcessTrack) -> bool {
 
 /// Whether a process listens for the program that started it, and nobody is connected any more: a simulator outlives its trainer.
 fn serves_nobody(process: &ProcessTrack) -> bool {
-    let listens = process.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty());
-    process.lost_parent_late() && listens && process.shows_io() && !process.is_connected
+    process.lost_parent_late() && process.listens() && process.shows_io() && !process.is_connected
 }
 
 /// How long an orphan has written no log before it counts as stuck whatever its GPUs do, in seconds.
@@ -424,7 +424,7 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     });
 }
 
-/// Memory without a process that is at most this many times that before a process came was not left behind by it.
+/// A process has left nothing behind if the memory in use after its end is at most this many times that before its start.
 const DESKTOP_GROWTH: f64 = 1.1;
 
 fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
@@ -474,7 +474,7 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
         (_, Some(_)) => Severity::Warn,
         // Contexts and libraries of visible processes use memory that the driver does not count as theirs.
         (None, None) if visible().next().is_some() => return,
-        // A desktop that the driver does not list holds as much as before.
+        // A desktop that the driver does not list holds no more than before.
         (None, None) if gpu.used_alone_bytes.is_some_and(|alone| used as f64 <= DESKTOP_GROWTH * alone as f64) => {
             Severity::Info
         }

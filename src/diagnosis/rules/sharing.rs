@@ -59,8 +59,9 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     });
 }
 
-/// The mean utilisation of a GPU in percent and its window in seconds, the memory in bytes and the CPU cores from which a job there seems
-/// to compute if the driver does not say which process uses the GPU. Jobs that share it take turns, so that it is never idle.
+/// From these values on, a job seems to compute on a GPU if the driver does not say which process uses it: the mean utilisation of the
+/// GPU in percent and its window in seconds, the memory of the job in bytes, and its CPU cores per process. Jobs that share a GPU take
+/// turns, so that it is never idle.
 const CROWDED_PERCENT: f32 = 90.0;
 const CROWDED_SECONDS: f64 = 300.0;
 const WORKING_BYTES: u64 = 256 << 20;
@@ -105,11 +106,10 @@ fn slowed_by_another_job<'a>(
         let came_later = |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity);
-        // Without a reading, only a command that was started twice is a mistake for certain.
-        let is_twice = |other: &&JobTrack| came_later(other) && command(other) == command(job);
+        // Without a reading, only a command that was started twice is certainly a mistake.
+        let is_cause = |other: &&JobTrack| came_later(other) && (now.is_some() || command(other) == command(job));
         let is_slowed = earlier >= ALONE_PERCENT && now.is_none_or(|now| f32::from(now) <= SLOWED_SHARE * earlier);
-        let is_by_another = if now.is_some() { jobs.iter().any(came_later) } else { jobs.iter().any(is_twice) };
-        (is_slowed && is_by_another).then_some((*job, earlier, now))
+        (is_slowed && jobs.iter().any(is_cause)).then_some((*job, earlier, now))
     })
 }
 

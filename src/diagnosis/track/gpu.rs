@@ -61,6 +61,31 @@ const CLOCK_SECONDS: f64 = 60.0;
 /// The number of minutes of used memory that are kept.
 const MEMORY_MINUTES: usize = 31;
 
+/// The allocation of a GPU to a Slurm job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Allocation {
+    /// Its start; `None` if gpufleet did not see it.
+    pub(crate) since: Option<f64>,
+    /// The mean CPU utilisation of the host at its start, in percent.
+    pub(crate) cpu_before: Option<f64>,
+    /// The job, where it is known.
+    job: Option<SafeText>,
+    /// A process has held data on the GPU since the start.
+    pub(crate) was_used: bool,
+}
+
+impl Allocation {
+    /// Whether two GPUs were allocated together, as those of one job are.
+    pub(crate) fn began_with(&self, other: &Self) -> bool {
+        self.since.is_some() && (self.since, &self.job) == (other.since, &other.job)
+    }
+
+    /// Forgets the start: after a gap in the data nobody knows whether it is another allocation.
+    pub(crate) fn forget_start(&mut self) {
+        *self = Self { job: self.job.take(), ..Self::default() };
+    }
+}
+
 /// The state kept for one GPU, and its current readings.
 #[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 #[derive(Debug, Clone, Default)]
@@ -76,7 +101,8 @@ pub(crate) struct GpuTrack {
     pub(crate) is_readable: bool,
     /// A process that held much memory on it has ended, alone or with its job.
     pub(crate) lost_process: bool,
-    /// The memory in use while no process was listed on it, before one with much memory ended there: that of a desktop.
+    /// The memory in use while the driver listed no process, as that of a desktop. It is not updated once a process with much memory has
+    /// ended.
     pub(crate) used_alone_bytes: Option<u64>,
     pub(crate) utilization: Option<u8>,
     pub(crate) memory_utilization: Option<u8>,
@@ -133,16 +159,8 @@ pub(crate) struct GpuTrack {
     pub(crate) links_seen: u64,
     /// Those that had been up before the last reboot.
     pub(crate) links_before_reboot: u64,
-    /// Since when Slurm has allocated the GPU to its present job; `None` if gpufleet did not see it begin.
-    pub(crate) allocated_since: Option<f64>,
-    /// The job to which Slurm has allocated it, where that is known.
-    pub(crate) allocated_job: Option<SafeText>,
-    /// It was seen allocated in the sample before.
-    pub(crate) is_allocated: bool,
-    /// A process has held data on it since then.
-    pub(crate) was_used: bool,
-    /// The mean CPU utilisation of the host when Slurm allocated the GPU, in percent.
-    pub(crate) cpu_before_allocation: Option<f64>,
+    /// Its allocation by Slurm; `None` if it is not allocated, or if that is unknown.
+    pub(crate) allocation: Option<Allocation>,
     /// Since when Slurm has allocated it although nothing uses it.
     pub(crate) unused_since: Option<f64>,
     /// The performance state; 0 is the fastest.
@@ -162,6 +180,27 @@ pub(crate) struct SpinThresholds {
 }
 
 impl GpuTrack {
+    /// Records that Slurm has allocated the GPU, to `job` if that is known. `start` is the time and the mean CPU utilisation of the
+    /// host in percent; `None` if an allocation that is new here may be older.
+    pub(crate) fn follow_allocation(
+        &mut self,
+        job: Option<SafeText>,
+        start: Option<(f64, Option<f64>)>,
+        is_used: bool,
+    ) {
+        // Slurm may hand the GPU to the next job between two samples.
+        let is_next = |allocation: &Allocation| job.is_some() && allocation.job.is_some() && allocation.job != job;
+        if self.allocation.as_ref().is_some_and(is_next) {
+            (self.allocation, self.unused_since) = (None, None);
+        }
+        let allocation = self.allocation.get_or_insert_with(|| {
+            let (since, cpu_before) = start.map_or((None, None), |(t, cpu)| (Some(t), cpu));
+            Allocation { since, cpu_before, ..Allocation::default() }
+        });
+        allocation.job = job.or(allocation.job.take());
+        allocation.was_used |= is_used;
+    }
+
     /// A new GPU. `idle_watts` is the context-idle power that an earlier run learned.
     pub(crate) fn new(identity: SafeText, idle_watts: Option<f32>) -> Self {
         Self { identity, idle_watts, ..Self::default() }

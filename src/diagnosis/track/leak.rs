@@ -21,6 +21,14 @@ pub(crate) struct Leak {
     pub(crate) is_steep: bool,
 }
 
+impl Leak {
+    /// A leak that takes the free memory of the GPUs as fast as this.
+    fn of(free: Shrinkage) -> Self {
+        let Shrinkage { loss: growth, span, ends_in: full_in } = free;
+        Self { growth, span, full_in, is_slow: false, is_fast: false, is_steep: false }
+    }
+}
+
 /// The number of points needed, of 120.
 const MIN_POINTS: usize = 96;
 /// Memory that did not grow any more in the last minutes was loaded: the number of these points, and the share of the mean growth that
@@ -58,7 +66,8 @@ const FAST_SECOND_HALF: f64 = 0.85;
 pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     let series: Vec<(f64, f64)> =
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
-    long_leak(&series, total, free, limits).or_else(|| staircase(&series, total, free, LEVEL_CHANGE)).or_else(|| {
+    let by_steps = || staircase(&series, total, free, LEVEL_CHANGE).map(Leak::of);
+    long_leak(&series, total, free, limits).or_else(by_steps).or_else(|| {
         let steep = growth_without_a_pause(&series, total, free, &STEEP);
         let even = growth_without_a_pause(&series, total, free, &EVEN);
         let even = even.or_else(|| growth_without_a_pause(&series, total, free, &LONG));
@@ -69,31 +78,29 @@ pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits:
     })
 }
 
-/// Memory that rises by equal steps: the number of the last ones that are compared, the least height of a step as a share of the memory,
-/// and the highest one and the longest time between two, divided by the lowest and the shortest.
+/// Memory that rises by equal steps: the number of steps that are compared, their least height as a share of the memory, the height of
+/// the highest step divided by that of the lowest, and the longest time between two steps divided by the shortest.
 const STEPS: usize = 3;
 const STEP_SHARE: f64 = 0.04;
 const STEP_HEIGHTS: f64 = 1.3;
 const STEP_TIMES: f64 = 1.5;
-/// The least minutes of a level between two steps, and the change between two minutes of it, as a share of the memory: of a GPU, and of
-/// a host, on which other programs run.
+/// The least minutes between two steps, and the largest change from one of these minutes to the next, as a share of the memory of a GPU
+/// and of a host, on which other programs run.
 const LEVEL_MINUTES: usize = 5;
 const LEVEL_CHANGE: f64 = 0.005;
 const HOST_LEVEL_CHANGE: f64 = 0.015;
-/// The free memory, in steps: the next one or the one after it does not fit.
+/// The most steps that still fit: the next one or the one after it fails.
 const STEPS_LEFT: f64 = 1.5;
 
-/// Memory of which each run of a program keeps as much as the one before, and that soon is too little for the next one.
-fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) -> Option<Leak> {
-    let is_level = |pair: &[(f64, f64)]| (pair[1].1 - pair[0].1).abs() <= level_change * total;
-    let levels = || {
-        let parts = series.chunk_by(|before, after| is_level(&[*before, *after]));
-        parts.filter(|part| part.len() > LEVEL_MINUTES).filter_map(|part| Some((part.first()?.0, part.last()?.1)))
-    };
-    let last: Vec<(f64, f64)> = levels().skip(levels().count().checked_sub(STEPS + 1)?).collect();
+/// Memory of which each run of a program keeps an equal part, and that is soon too little for the next run.
+fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) -> Option<Shrinkage> {
+    let is_level = |before: &(f64, f64), after: &(f64, f64)| (after.1 - before.1).abs() <= level_change * total;
+    let levels = series.chunk_by(is_level).filter(|part| part.len() > LEVEL_MINUTES);
+    let levels: Vec<(f64, f64)> = levels.filter_map(|part| Some((part.first()?.0, part.last()?.1))).collect();
+    let last = levels.get(levels.len().checked_sub(STEPS + 1)?..)?;
     let heights = || last.windows(2).map(|pair| pair[1].1 - pair[0].1);
     let (lowest, highest) = (heights().fold(f64::INFINITY, f64::min), heights().fold(0.0, f64::max));
-    // How long the first of these levels lasted before is not known.
+    // The first of these levels may have begun before the series.
     let times = || last.windows(2).skip(1).map(|pair| pair[1].0 - pair[0].0);
     let (shortest, longest) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
     let is_even = highest <= STEP_HEIGHTS * lowest && longest <= STEP_TIMES * shortest;
@@ -102,18 +109,11 @@ fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) ->
     let mean = growth / STEPS as f64;
     let now = series.last()?.0;
     let passed = now - end.0;
-    // A step that is overdue does not come any more.
+    // An overdue step will not come.
     let is_current = passed <= STEP_TIMES * longest;
     let is_found = lowest >= STEP_SHARE * total && is_even && is_current && free <= STEPS_LEFT * mean;
-    let full_in = 60.0 * (longest * ((free / mean).floor() + 1.0) - passed).max(1.0);
-    is_found.then_some(Leak {
-        growth,
-        span: 60.0 * (now - first.0),
-        full_in,
-        is_slow: false,
-        is_fast: false,
-        is_steep: false,
-    })
+    let ends_in = 60.0 * (longest * ((free / mean).floor() + 1.0) - passed).max(1.0);
+    is_found.then_some(Shrinkage { loss: growth, span: 60.0 * (now - first.0), ends_in })
 }
 
 /// Memory that grows without a pause and will be full before anybody has seen it grow for hours.
@@ -133,8 +133,7 @@ fn growth_without_a_pause(series: &[(f64, f64)], total: f64, free: f64, least: &
     let goes_on = after >= FAST_SECOND_HALF * before;
     let full_in = free / (mean / 60.0);
     let is_fast = is_steady && goes_on && full_in <= least.full_in && !falls_back(series, growth, total);
-    let span = 60.0 * points as f64;
-    is_fast.then_some(Leak { growth, span, full_in, is_slow: false, is_fast: false, is_steep: false })
+    is_fast.then_some(Leak::of(Shrinkage { loss: growth, span: 60.0 * points as f64, ends_in: full_in }))
 }
 
 /// Memory that fell back this often from its present level, or from one that is lower by at most this share of all memory, will fall
@@ -206,14 +205,8 @@ fn long_leak(series: &[(f64, f64)], total: f64, free: f64, limits: &GpuMemLeak) 
         return None;
     }
     let span = 60.0 * (smooth.last()?.0 - smooth.first()?.0);
-    Some(Leak {
-        growth,
-        span,
-        full_in,
-        is_slow: growth < least || full_in >= limits.full_in,
-        is_fast: false,
-        is_steep: false,
-    })
+    let is_slow = growth < least || full_in >= limits.full_in;
+    Some(Leak { is_slow, ..Leak::of(Shrinkage { loss: growth, span, ends_in: full_in }) })
 }
 
 /// The Mann-Kendall z of the trend, corrected for ties.
@@ -255,7 +248,7 @@ pub(crate) struct AvailableMemory {
     next_at: f64,
 }
 
-/// Memory of a host that has become less without a pause, and ends soon.
+/// Memory that has become less, and ends soon.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Shrinkage {
     /// In bytes.
@@ -282,8 +275,8 @@ const FILLS_FOR: usize = 60;
 const FILLS_PARTS: usize = 4;
 const FILLS_BY: f64 = 0.1;
 const FILLS_ENDS_IN: f64 = 3600.0;
-/// The mean loss of a filesystem to which something copies data, in bytes per second, at least.
-const COPY_BYTES_PER_SECOND: f64 = 80e6;
+/// The rate at which a copy fills a filesystem, in bytes per second, at least.
+const COPY_FILLS_BYTES_PER_SECOND: f64 = 80e6;
 /// A gap between two minutes, in seconds, after which the trend begins anew.
 const SHRINKS_GAP: f64 = 300.0;
 
@@ -309,7 +302,7 @@ impl AvailableMemory {
     /// ends earlier.
     pub(crate) fn filling(&self, total: f64) -> Option<Shrinkage> {
         let steady = self.steady_loss(FILLS_FOR, FILLS_PARTS, FILLS_BY * total);
-        let is_copy = |found: &Shrinkage| found.loss / found.span >= COPY_BYTES_PER_SECOND;
+        let is_copy = |found: &Shrinkage| found.loss / found.span >= COPY_FILLS_BYTES_PER_SECOND;
         steady.filter(|found| found.ends_in <= FILLS_ENDS_IN && !is_copy(found)).or_else(|| self.descends(total))
     }
 
@@ -322,13 +315,12 @@ impl AvailableMemory {
         (!is_over && found.ends_in <= SHRINKS_ENDS_IN).then_some(found)
     }
 
-    /// A program that takes as much again with each of its runs or checkpoints, until the next one does not fit.
+    /// The loss by a program that takes an equal part with each of its runs or checkpoints, if the next one or the one after it does not
+    /// fit.
     pub(crate) fn descends(&self, total: f64) -> Option<Shrinkage> {
         let series: Vec<(f64, f64)> =
             self.minutes.iter().enumerate().map(|(minute, bytes)| (minute as f64, total - f64::from(*bytes))).collect();
-        let last = f64::from(*self.minutes.back()?);
-        let stairs = staircase(&series, total, last, HOST_LEVEL_CHANGE)?;
-        Some(Shrinkage { loss: stairs.growth, span: stairs.span, ends_in: stairs.full_in })
+        staircase(&series, total, f64::from(*self.minutes.back()?), HOST_LEVEL_CHANGE)
     }
 
     /// The loss of the last `minutes`, if it is at least `least` bytes and each of the parts has its share of it.
@@ -358,6 +350,13 @@ mod tests {
         let points: Vec<Option<f32>> = (0..120).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
         let leak = detect_leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default());
         leak.is_some_and(|leak| !leak.is_slow)
+    }
+
+    /// The leak, after this many minutes, of a process alone on a GPU of `total` GiB. `gib` is its memory at a minute.
+    fn leak_after(minutes: u32, total: f64, gib: &dyn Fn(f64) -> f64) -> Option<Leak> {
+        let points: Vec<Option<f32>> = (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
+        let free = total - gib(f64::from(minutes - 1));
+        detect_leak(&points, total * GIB, free * GIB, &GpuMemLeak::default())
     }
 
     /// A pseudo-random number around zero for a minute.
@@ -396,12 +395,8 @@ mod tests {
 
     #[test]
     fn memory_that_grows_every_minute_and_is_full_soon_is_a_leak_after_a_quarter_of_an_hour() {
-        let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
-            let points: Vec<Option<f32>> =
-                (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
-            let free = 80.0 - gib(f64::from(minutes - 1));
-            detect_leak(&points, 80.0 * GIB, free * GIB, &GpuMemLeak::default()).map(|leak| leak.full_in.round())
-        };
+        let leak =
+            |minutes: u32, gib: &dyn Fn(f64) -> f64| leak_after(minutes, 80.0, gib).map(|leak| leak.full_in.round());
         let grows = |minute: f64| 50.0 + minute;
         assert_eq!((leak(15, &grows), leak(16, &grows)), (None, Some(900.0)));
         assert_eq!(leak(16, &|minute| 40.0 + minute), None, "full in 25 min");
@@ -431,11 +426,7 @@ mod tests {
     #[test]
     fn memory_that_rises_by_equal_steps_is_a_leak_before_the_step_that_does_not_fit() {
         let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
-            let points: Vec<Option<f32>> =
-                (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
-            let free = 48.0 - gib(f64::from(minutes - 1));
-            detect_leak(&points, 48.0 * GIB, free * GIB, &GpuMemLeak::default())
-                .map(|leak| (leak.full_in / 60.0).round())
+            leak_after(minutes, 48.0, gib).map(|leak| (leak.full_in / 60.0).round())
         };
         let stairs = |minute: f64| 31.0 + 4.0 * (minute / 15.0).floor();
         assert_eq!((leak(50, &stairs), leak(52, &stairs)), (None, Some(24.0)), "one more step fits");
@@ -453,11 +444,7 @@ mod tests {
     #[test]
     fn memory_that_grows_for_three_quarters_of_an_hour_and_is_full_soon_is_steep() {
         let leak = |minutes: u32, gib: &dyn Fn(f64) -> f64| {
-            let points: Vec<Option<f32>> =
-                (0..minutes).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
-            let free = 80.0 - gib(f64::from(minutes - 1));
-            let leak = detect_leak(&points, 80.0 * GIB, free * GIB, &GpuMemLeak::default());
-            leak.map(|leak| (leak.is_fast, leak.is_steep))
+            leak_after(minutes, 80.0, gib).map(|leak| (leak.is_fast, leak.is_steep))
         };
         let grows = |minute: f64| 10.0 + minute;
         assert_eq!((leak(45, &grows), leak(46, &grows)), (None, Some((false, true))), "full in 25 min");
@@ -470,10 +457,7 @@ mod tests {
     #[test]
     fn memory_that_grows_evenly_for_an_hour_and_is_full_in_three_quarters_of_one_is_a_leak() {
         let leak = |minutes: u32, step: f64| {
-            let points: Vec<Option<f32>> =
-                (0..minutes).map(|minute| Some(((10.0 + step * f64::from(minute)) * GIB) as f32)).collect();
-            let free = 48.0 - 10.0 - step * f64::from(minutes - 1);
-            detect_leak(&points, 48.0 * GIB, free * GIB, &GpuMemLeak::default()).map(|leak| leak.is_fast)
+            leak_after(minutes, 48.0, &|minute| 10.0 + step * minute).map(|leak| leak.is_fast)
         };
         assert_eq!((leak(61, 0.38), leak(60, 0.38)), (Some(true), None), "full in 40 min");
         assert_eq!(leak(61, 0.3), None, "full in 67 min");

@@ -120,11 +120,11 @@ pub(crate) struct WaitingClients {
     last_waiting_at: f64,
     /// When the last new client was seen, and the one before.
     asked_at: (f64, f64),
-    /// When each new client was seen since the number of those that wait last fell, oldest first.
+    /// When each client asked that came since the number of waiting clients last fell, oldest first.
     unanswered_at: Vec<f64>,
 }
 
-/// So many new clients are no subscribers that connect one after the other.
+/// So many clients at a time are more than subscribers, which connect one by one.
 const MANY_NEW_CLIENTS: usize = 4;
 /// The maximum number of new clients whose times are kept.
 const MAX_NEW_CLIENTS: usize = 64;
@@ -198,7 +198,8 @@ impl WaitingClients {
         t - self.asked_at.1
     }
 
-    /// How long several clients that asked after `since` have waited while nobody got an answer, in seconds.
+    /// How long [`MANY_NEW_CLIENTS`] clients that asked after `since` have waited while nobody got an answer, in seconds; 0 if there are
+    /// fewer.
     pub(crate) fn many_unanswered_for(&self, since: f64, t: f64) -> f64 {
         let after = self.unanswered_at.partition_point(|at| *at < since);
         self.unanswered_at.get(after + MANY_NEW_CLIENTS - 1).map_or(0.0, |at| t - at)
@@ -434,6 +435,11 @@ impl ProcessTrack {
     /// The smoothed CPU usage of the process without its descendants, in cores.
     pub(crate) fn own_cores(&self) -> Option<f64> {
         Some(self.smoothed_cores? - f64::from(self.descendants_cpu.unwrap_or(0.0)) / 100.0)
+    }
+
+    /// Whether it listens on a port.
+    pub(crate) fn listens(&self) -> bool {
+        self.info.facts.as_ref().is_some_and(|facts| !facts.listening_ports.is_empty())
     }
 
     /// Whether it was seen to lose a parent that was not a shell.

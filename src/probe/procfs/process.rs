@@ -411,7 +411,7 @@ impl TrackedProcess {
         }
     }
 
-    /// Whether the parent itself has another parent than before: the program that started both has ended.
+    /// Whether the parent has a new parent: the program that started it has ended.
     fn has_lost_grandparent(&self, reader: &mut FileReader) -> bool {
         let [parent, above, ..] = self.facts.ancestors.as_slice() else { return false };
         let stat = reader.read_process(parent.pid, "stat", 1024).ok().and_then(Stat::parse);

@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn the_end_of_the_program_above_the_parent_is_noticed() {
         use std::io::{BufRead, BufReader};
-        // `timeout` is no shell, at which the chain of ancestors would end. Facts are read again of a process that runs.
+        // The chain of ancestors ends at a shell, and `timeout` is none. The facts of a sleeping process are not read again.
         let mut outer = std::process::Command::new("timeout")
             .args(["600", "timeout", "600", "sh", "-c", "echo $$; while :; do :; done"])
             .stdout(std::process::Stdio::piped())
