@@ -214,6 +214,11 @@ impl Host {
         self.processes.live().iter()
     }
 
+    /// New runs of programs that left the GPUs, which are on no GPU, by ascending pid.
+    pub fn reruns(&self) -> &[Process] {
+        self.processes.reruns()
+    }
+
     /// The processes that ended while the host was watched, the latest last. The number is bounded.
     pub fn ended(&self) -> impl Iterator<Item = &EndedProcess> {
         self.processes.ended()

@@ -17,6 +17,9 @@ pub const ENDED_ROW_RETENTION: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of ended processes, which bounds the memory on a host that starts thousands.
 const MAX_ENDED: usize = 64;
 
+/// Maximum number of processes without a GPU. The probe sends 8.
+const MAX_RERUNS: usize = 16;
+
 /// Number of snapshots for which the facts of an unlisted process are kept. The probe sends facts once, and a process
 /// may be missing from one list.
 const FACTS_RETAINED_SNAPSHOTS: u16 = 60;
@@ -31,6 +34,8 @@ const MAX_ENDED_FACTS_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProcessTable {
     live: Vec<Process>,
+    /// New runs of programs that left the GPUs, which are on no GPU.
+    reruns: Vec<Process>,
     ended: VecDeque<EndedProcess>,
     known: HashMap<u32, KnownProcess>,
 }
@@ -50,6 +55,10 @@ struct KnownProcess {
 impl ProcessTable {
     pub(super) fn live(&self) -> &[Process] {
         &self.live
+    }
+
+    pub(super) fn reruns(&self) -> &[Process] {
+        &self.reruns
     }
 
     pub(super) fn ended(&self) -> impl Iterator<Item = &EndedProcess> {
@@ -104,6 +113,22 @@ impl ProcessTable {
             self.live.push(Process { key, info, reading, gpus: gpu_readings, state_since, is_stale: false });
         }
         missing.extend(previous);
+        // Without a list, they stay as they were.
+        if context.is_listed {
+            self.reruns.clear();
+        }
+        for &(pid, row) in rows.iter().filter(|_| context.is_listed) {
+            let is_on_gpu = self.live.binary_search_by_key(&pid, |process| process.key.pid).is_ok();
+            let is_repeated = self.reruns.last().is_some_and(|last| last.key.pid == pid);
+            if is_on_gpu || is_repeated || self.reruns.len() >= MAX_RERUNS {
+                continue;
+            }
+            let mut reading = columns.row(row);
+            sanitize::sanitize_process(&mut reading);
+            let (key, info) = self.identify(pid, &reading, facts.remove(&pid), context);
+            let state_since = context.now;
+            self.reruns.push(Process { key, info, reading, gpus: Vec::new(), state_since, is_stale: false });
+        }
         // The driver may list these processes in the next snapshot.
         for (pid, facts) in facts {
             let reading = ProcessReading { start_ticks: facts.start_ticks, ..ProcessReading::default() };
@@ -210,10 +235,11 @@ impl ProcessTable {
 
     /// Drops the facts of processes that have not been listed for long. Returns the memory of the others.
     fn expire_facts(&mut self) -> usize {
-        let live = &self.live;
+        let (live, reruns) = (&self.live, &self.reruns);
         self.known.retain(|pid, known| {
-            // `live` is sorted by pid: see [`gpu_usages`] and [`ProcessTable::end_or_carry_over`].
-            if live.binary_search_by_key(pid, |process| process.key.pid).is_ok() {
+            // Both are sorted by pid: see [`gpu_usages`] and [`ProcessTable::end_or_carry_over`].
+            let is_in = |list: &[Process]| list.binary_search_by_key(pid, |process| process.key.pid).is_ok();
+            if is_in(live) || is_in(reruns) {
                 known.missed_snapshots = 0;
             } else {
                 known.missed_snapshots += 1;
@@ -243,9 +269,11 @@ impl ProcessTable {
             }
             dropped += info_bytes;
             self.known.remove(&pid);
-            if let Ok(index) = self.live.binary_search_by_key(&pid, |process| process.key.pid) {
-                let process = &mut self.live[index];
-                process.info = Arc::new(ProcessInfo::new(&process.key, None, process.reading.presence));
+            for list in [&mut self.live, &mut self.reruns] {
+                if let Ok(index) = list.binary_search_by_key(&pid, |process| process.key.pid) {
+                    let process = &mut list[index];
+                    process.info = Arc::new(ProcessInfo::new(&process.key, None, process.reading.presence));
+                }
             }
         }
     }
@@ -355,6 +383,39 @@ mod tests {
 
     fn ended_bytes(table: &ProcessTable) -> usize {
         table.ended.iter().map(|ended| ended.process.info.memory_bytes()).sum()
+    }
+
+    #[test]
+    fn processes_on_no_gpu_are_apart_and_stay_while_there_is_no_list() {
+        let row = |pid: u32| ProcessReading { pid: Some(pid), start_ticks: Some(1), ..ProcessReading::default() };
+        let mut table = ProcessTable::default();
+        let mut apply = |pids: &[u32], on_gpu: &[u32], is_listed: bool| {
+            let rows: Vec<ProcessReading> = pids.iter().copied().map(row).collect();
+            let usage = |pid: &u32| GpuProcessReading { pid: Some(*pid), gpu: Some(0), ..GpuProcessReading::default() };
+            let usages: Vec<GpuProcessReading> = on_gpu.iter().map(usage).collect();
+            let mut snapshot = Snapshot {
+                gpu_processes: GpuProcessColumns::from_rows(&usages),
+                processes: ProcessColumns::from_rows(&rows),
+                ..Snapshot::default()
+            };
+            let (infos, readings) = (gpus(0..1), [GpuReading::default()]);
+            let context = SnapshotContext {
+                boot_id: None,
+                infos: &infos,
+                readings: &readings,
+                is_listed,
+                is_first: false,
+                now: at(1.0),
+            };
+            table.apply(&mut snapshot, &context);
+            let pids = |list: &[Process]| list.iter().map(|process| process.key.pid).collect::<Vec<_>>();
+            (pids(table.live()), pids(table.reruns()))
+        };
+        assert_eq!(apply(&[7, 8], &[7], true), (vec![7], vec![8]));
+        assert_eq!(apply(&[], &[], false), (vec![7], vec![8]), "the driver does not answer");
+        assert_eq!(apply(&[7, 8], &[7, 8], true), (vec![7, 8], vec![]), "it has come to a GPU");
+        let many: Vec<u32> = (10..100).collect();
+        assert_eq!(apply(&many, &[], true).1.len(), MAX_RERUNS);
     }
 
     #[test]

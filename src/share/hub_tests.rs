@@ -83,6 +83,25 @@ fn a_viewer_sees_the_same_picture() {
 }
 
 #[test]
+fn a_viewer_sees_programs_that_run_again_without_a_gpu_unless_it_needs_no_facts() {
+    let mut fleet = small_fleet();
+    let process = crate::fleet::fixture::process(77, "python train.py", &[]);
+    let generation = fleet.hosts()[0].inventory.as_ref().expect("known").generation;
+    let snapshot = Snapshot { sequence: 99, generation, ..crate::sim::builder::snapshot(&[], &[process]) };
+    fleet.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshot)), at(3.0));
+    let reruns = |hello: &ViewerHello, audience: Audience| {
+        let queue = hub().join(hello, audience, (&fleet, &Engine::default()), at(4.0));
+        let (seen, ..) = viewed(&drain(&queue), at(5.0));
+        seen.hosts()[0].reruns().iter().map(|process| process.info.command.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(reruns(&ViewerHello::follow(), Audience::Own), ["python train.py"]);
+    let group = reruns(&ViewerHello::follow(), Audience::Group);
+    assert!(group.iter().all(|command| !command.contains("train")), "{group:?}");
+    let owners = ViewerHello::once(Needed { facts: NeededFacts::Owners, ..Needed::default() });
+    assert_eq!(reruns(&owners, Audience::Own), [""; 0]);
+}
+
+#[test]
 fn updates_follow_the_picture_and_a_one_time_viewer_gets_states_instead() {
     let mut fleet = small_fleet();
     let mut hub = hub();

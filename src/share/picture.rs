@@ -145,7 +145,7 @@ fn host_lines(host: &Host, engine: &Engine, content: PictureContent, now: Moment
         let charts = if follows { charts(host, &snapshot) } else { Vec::new() };
         let age_seconds = host.age(now).map(|age| age.as_secs_f64());
         let facts: Vec<ProcessFacts> =
-            host.processes().filter_map(|process| process.facts().and_then(|known| facts.of(known))).collect();
+            processes(host, facts).filter_map(|process| process.facts().and_then(|known| facts.of(known))).collect();
         let parts = Snapshots { host, audience, age_seconds, snapshot: &snapshot };
         let mut charts = charts;
         if facts.is_empty() {
@@ -231,7 +231,7 @@ fn snapshot(host: &Host, facts: NeededFacts) -> Option<Snapshot> {
             ProcessReading { pid, start_ticks, presence, ..ProcessReading::default() }
         }
     };
-    let processes: Vec<ProcessReading> = host.processes().map(reading).collect();
+    let processes: Vec<ProcessReading> = processes(host, facts).map(reading).collect();
     let usages: Vec<GpuProcessReading> = host.processes().flat_map(|process| process.gpus.iter().cloned()).collect();
     snapshot.generation = host.inventory.as_ref().map_or(snapshot.generation, |inventory| inventory.generation);
     snapshot.gpus = GpuColumns::from_rows(&readings);
@@ -243,6 +243,12 @@ fn snapshot(host: &Host, facts: NeededFacts) -> Option<Snapshot> {
     snapshot.host.slurm_ends = host.slurm_ends().cloned().collect();
     snapshot.host.slurm_allocated_gpus = host.slurm_allocated_gpus().map(<[u32]>::to_vec);
     Some(snapshot)
+}
+
+/// The processes of a host. Only a viewer that needs all facts judges those that are on no GPU.
+fn processes(host: &Host, facts: NeededFacts) -> impl Iterator<Item = &Process> {
+    let reruns = if facts == NeededFacts::All { host.reruns() } else { &[] };
+    host.processes().chain(reruns)
 }
 
 /// The last ten minutes of each GPU, as the samples that a driver keeps, so that charts are filled at once.

@@ -187,7 +187,8 @@ pub struct Snapshot {
     /// Use of GPUs by processes, keyed by (pid, GPU).
     #[serde(skip_serializing_if = "GpuProcessColumns::is_empty")]
     pub gpu_processes: GpuProcessColumns,
-    /// Readings of those processes on the host, keyed by pid.
+    /// Readings of those processes on the host, keyed by pid. Those without a row in `gpu_processes` are new runs, by the same
+    /// user, of programs that have left the GPUs.
     #[serde(skip_serializing_if = "ProcessColumns::is_empty")]
     pub processes: ProcessColumns,
     /// Facts of processes that are new or have changed, at most [`limits::MAX_PROCESSES`].

@@ -36,7 +36,7 @@ columns! {
 }
 
 columns! {
-    /// Readings of one process on the host.
+    /// Readings of one process on the host: one that uses a GPU, or a new run, without a GPU, of a program that left the GPUs.
     row ProcessReading;
     /// One row per pid of a snapshot; at most [`limits::MAX_PROCESSES`].
     columns ProcessColumns;
@@ -280,6 +280,26 @@ pub struct ProcessFacts {
     pub owner: Option<Owner>,
 }
 
+impl ProcessFacts {
+    /// The program and its script or module, with the options between them: the arguments that stay when somebody starts it again
+    /// with other settings.
+    pub(crate) fn program_and_script(&self) -> &[SafeText] {
+        /// Options of interpreters come before the script.
+        const MOST: usize = 8;
+        let mut count = 0;
+        let mut takes_value = true;
+        for argument in self.argv.iter().take(MOST) {
+            count += 1;
+            // The first one is the program. The options -W and -X of Python have a value.
+            if !takes_value && !argument.starts_with('-') {
+                break;
+            }
+            takes_value = *argument == *"-W" || *argument == *"-X";
+        }
+        &self.argv[..count]
+    }
+}
+
 /// An ancestor of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -337,3 +357,28 @@ pub enum Owner {
 }
 
 super::open_enum::open_enums!(Owner);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_and_its_script_are_the_arguments_up_to_the_first_word() {
+        for (command, expected) in [
+            ("python train.py --lr 1 data", "python train.py"),
+            ("python -u train.py --lr 1", "python -u train.py"),
+            ("python -u -m pkg.train --lr 1", "python -u -m pkg.train"),
+            ("python -W ignore -X dev x.py y", "python -W ignore -X dev x.py"),
+            ("java -Xmx8g -jar x.jar run", "java -Xmx8g -jar x.jar"),
+            ("vllm serve model", "vllm serve"),
+            ("./train", "./train"),
+            ("a -1 -2 -3 -4 -5 -6 -7 -8 b", "a -1 -2 -3 -4 -5 -6 -7"),
+        ] {
+            let argv = command.split(' ').map(SafeText::from).collect();
+            let facts = ProcessFacts { argv, ..ProcessFacts::default() };
+            let words: Vec<&str> = facts.program_and_script().iter().map(SafeText::as_str).collect();
+            assert_eq!(words.join(" "), expected);
+        }
+        assert!(ProcessFacts::default().program_and_script().is_empty());
+    }
+}

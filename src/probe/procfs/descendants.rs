@@ -3,13 +3,14 @@
 
 use super::files::{FileReader, Stat, TICKS_PER_SECOND};
 use super::host::SampleContext;
+use super::reruns::Reruns;
 use super::scan::ProcScan;
 use crate::probe::decimal::round_to_tenth_f32;
 use crate::wire::{ProcessReading, ProcessState};
 
 /// Period of scans.
 const SCAN_SECONDS: f64 = 10.0;
-/// Period of scans while no process uses a GPU.
+/// Period of scans while no process uses a GPU or has used one lately.
 const IDLE_SCAN_SECONDS: f64 = 60.0;
 /// Maximum number of `stat` files read in one sample.
 const MAX_READS: usize = 500;
@@ -73,12 +74,19 @@ impl Default for Descendants {
 
 impl Descendants {
     /// Does one sample's part of the scan. `gpu_processes` is sorted.
-    pub(super) fn step(&mut self, gpu_processes: &[u32], context: SampleContext, reader: &mut FileReader) {
+    pub(super) fn step(
+        &mut self,
+        gpu_processes: &[u32],
+        reruns: &mut Reruns,
+        context: SampleContext,
+        reader: &mut FileReader,
+    ) {
         let mut reads = MAX_READS;
         loop {
             match self.step {
                 Step::Idle => {
-                    let period = if gpu_processes.is_empty() { IDLE_SCAN_SECONDS } else { SCAN_SECONDS };
+                    let is_idle = gpu_processes.is_empty() && reruns.is_empty();
+                    let period = if is_idle { IDLE_SCAN_SECONDS } else { SCAN_SECONDS };
                     if context.now - self.scan_started_at < period {
                         return;
                     }
@@ -86,7 +94,7 @@ impl Descendants {
                     self.step = Step::Scanning;
                 }
                 Step::Scanning => {
-                    if !self.scan.step(context, &mut reads, reader) {
+                    if !self.scan.step(context, reruns, &mut reads, reader) {
                         return;
                     }
                     self.collect(gpu_processes);
@@ -102,6 +110,18 @@ impl Descendants {
                 }
             }
         }
+    }
+
+    /// Whether a process is below one of these, as far as the last scan knows. They are sorted.
+    pub(super) fn is_below(&self, mut pid: u32, processes: &[u32]) -> bool {
+        for _ in 0..MAX_DEPTH {
+            let Some(parent) = self.scan.parent(pid) else { return false };
+            if processes.binary_search(&parent).is_ok() {
+                return true;
+            }
+            pid = parent;
+        }
+        false
     }
 
     /// Returns the number of probes on this host; `None` if the last scan did not complete.
@@ -197,7 +217,7 @@ mod tests {
     fn scan(descendants: &mut Descendants, gpu_processes: &[u32], now: f64) {
         let mut reader = FileReader::default();
         for _ in 0..100_000 {
-            descendants.step(gpu_processes, context(now), &mut reader);
+            descendants.step(gpu_processes, &mut Reruns::default(), context(now), &mut reader);
             if matches!(descendants.step, Step::Idle) {
                 return;
             }
@@ -280,9 +300,9 @@ mod tests {
         let mut descendants = Descendants::default();
         scan(&mut descendants, &[], 5.0);
         assert!((descendants.scan_started_at - 5.0).abs() < 0.1);
-        descendants.step(&[], context(64.0), &mut FileReader::default());
+        descendants.step(&[], &mut Reruns::default(), context(64.0), &mut FileReader::default());
         assert!((descendants.scan_started_at - 5.0).abs() < 0.1);
-        descendants.step(&[], context(65.0), &mut FileReader::default());
+        descendants.step(&[], &mut Reruns::default(), context(65.0), &mut FileReader::default());
         assert!((descendants.scan_started_at - 65.0).abs() < 0.1);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
 //! `own_process`, `sockets` and `sock_diag` what only its owner may read, `threads` its threads, and `descendants` the
-//! workers below it, found by the incremental scan of /proc in `scan`. All of them read through a [`FileReader`]. `process_root` opens files as a process
+//! workers below it, found by the incremental scan of /proc in `scan`, and `reruns` new runs of programs that left the GPUs. All
+//! of them read through a [`FileReader`]. `process_root` opens files as a process
 //! sees them, for examinations only, and may block.
 //!
 //! Nothing else here blocks. Files that may block (`cmdline`, `environ`) or take long (`net/tcp`, and the list of sockets) are read by a
@@ -16,6 +17,7 @@ mod process;
 mod process_root;
 mod process_sampler;
 mod rates;
+mod reruns;
 mod scan;
 mod sock_diag;
 mod sockets;

@@ -21,8 +21,12 @@ use rustix::process::{Pid, test_kill_process};
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself; no two make one state")]
 pub(super) struct TrackedProcess {
-    /// Number of the last sample in which the driver listed it.
+    /// Number of the last sample that reads it.
     pub(super) listed_sample: u64,
+    /// Number of the last sample in which the driver listed it; 0 if it never did.
+    pub(super) gpu_sample: u64,
+    /// It is on no GPU, and a new run of a program that was on one.
+    pub(super) is_rerun: bool,
     /// Monotonic time, in seconds, of the last refresh of the facts and of `/proc/PID/stat`.
     pub(super) facts_read_at: f64,
     pub(super) stat_read_at: f64,
@@ -184,10 +188,11 @@ impl TrackedProcess {
         if is_new {
             // Another process with this pid: forget everything about the old one.
             let file = self.stat_file.take();
-            let Self { listed_sample, facts_read_at, stat_read_at, sm_percent, .. } = *self;
+            let Self { listed_sample, gpu_sample, facts_read_at, stat_read_at, sm_percent, .. } = *self;
             let start_ticks = Some(stat.start_ticks);
             *self = Self {
                 listed_sample,
+                gpu_sample,
                 facts_read_at,
                 stat_read_at,
                 sm_percent,

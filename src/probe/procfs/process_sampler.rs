@@ -4,10 +4,11 @@ use super::descendants::Descendants;
 use super::files::FileReader;
 use super::host::SampleContext;
 use super::process::{BackgroundReads, RefreshPlan, TrackedProcess};
+use super::reruns::Reruns;
 use crate::probe::external::ExternalSources;
 use crate::probe::nvml::ffi::page_size;
 use crate::probe::user_names::UserNames;
-use crate::wire::{ProcessFacts, ProcessReading, SafeText};
+use crate::wire::{Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
 use std::time::{Duration, Instant};
 
 /// Maximum number of `stat` files kept open. The usual limit of a process is 1024 descriptors.
@@ -42,6 +43,9 @@ pub(crate) struct ProcessSampler {
     page_bytes: u64,
     own_uid: u32,
     descendants: Descendants,
+    reruns: Reruns,
+    /// Uptime of the host in the previous sample, in seconds.
+    uptime_before: f64,
     /// The pid after which the next sample continues to read CPU clocks of processes with many threads.
     cpu_clock_cursor: u32,
     /// The pids after which the next sample continues to scan threads, of idle and of all other processes.
@@ -66,6 +70,8 @@ impl ProcessSampler {
             page_bytes: page_size(),
             own_uid: rustix::process::getuid().as_raw(),
             descendants: Descendants::default(),
+            reruns: Reruns::default(),
+            uptime_before: 0.0,
             cpu_clock_cursor: 0,
             idle_cursor: 0,
             active_cursor: 0,
@@ -122,7 +128,8 @@ impl ProcessSampler {
         }
     }
 
-    /// Reads the processes with these pids, each with its SM percentage, and forgets all others.
+    /// Reads the processes with these pids, each with its SM percentage, and new runs of programs that left the GPUs. Forgets
+    /// all others.
     pub(crate) fn sample(
         &mut self,
         on_gpus: impl Iterator<Item = (u32, Option<u8>)>,
@@ -131,7 +138,7 @@ impl ProcessSampler {
         users: &mut UserNames,
     ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
         self.background.pool.tend();
-        self.update_list(on_gpus, context.now);
+        self.update_list(on_gpus, context);
         let user_names_changed = users.take_changed();
         let mut readings = Vec::with_capacity(self.tracked.len());
         let mut open_files = 0;
@@ -178,12 +185,14 @@ impl ProcessSampler {
             self.wait_for_first_commands(context, reader, &mut readings);
         }
         self.read_threads(context.now, reader);
-        let pids: Vec<u32> = self.tracked.iter().map(|&(pid, _)| pid).collect();
-        self.descendants.step(&pids, context, reader);
+        let is_job = |tracked: &TrackedProcess| tracked.gpu_sample == self.sample || tracked.is_rerun;
+        let pids: Vec<u32> = self.tracked.iter().filter(|(_, tracked)| is_job(tracked)).map(|&(pid, _)| pid).collect();
+        self.descendants.step(&pids, &mut self.reruns, context, reader);
         for ((pid, tracked), reading) in self.tracked.iter_mut().zip(&mut readings) {
             tracked.fill_reading(*pid, context.now, reading, reader);
             self.descendants.fill_reading(*pid, reading);
         }
+        self.select_reruns(&mut readings);
         (readings, self.take_changed_facts())
     }
 
@@ -194,7 +203,7 @@ impl ProcessSampler {
 
     /// Returns the known working directories, each with the pid of its process.
     pub(crate) fn working_directories(&self) -> impl Iterator<Item = (u32, &SafeText)> {
-        self.tracked.iter().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))
+        self.on_gpus().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))
     }
 
     /// Sets container names and job ids that are known by now.
@@ -204,9 +213,43 @@ impl ProcessSampler {
         }
     }
 
-    fn update_list(&mut self, on_gpus: impl Iterator<Item = (u32, Option<u8>)>, now: f64) {
+    /// Removes what was read of processes on no GPU that are no new runs of programs that left the GPUs.
+    fn select_reruns(&mut self, readings: &mut Vec<ProcessReading>) {
+        if self.reruns.runs().is_empty() {
+            return;
+        }
+        let on_gpus: Vec<u32> = self.on_gpus().map(|(pid, _)| *pid).collect();
+        let mut index = 0;
+        readings.retain(|reading| {
+            let (pid, tracked) = &mut self.tracked[index];
+            index += 1;
+            let is_on_gpu = tracked.gpu_sample == self.sample;
+            let is_new_run = self.reruns.is_new_run(&tracked.facts);
+            let has_ended = reading.presence != Some(Presence::Visible)
+                || matches!(reading.state, Some(ProcessState::Zombie | ProcessState::Dead));
+            let is_other = is_new_run == Some(false) || has_ended || self.descendants.is_below(*pid, &on_gpus);
+            if (is_on_gpu || is_other) && self.reruns.runs().contains(pid) {
+                self.reruns.reject(*pid);
+            }
+            tracked.is_rerun = !is_on_gpu && is_new_run.is_some() && !is_other;
+            let is_sent = is_on_gpu || tracked.is_rerun;
+            // The facts of a new run are sent when it is known to be one.
+            tracked.unsent &= is_sent;
+            is_sent
+        });
+    }
+
+    /// The processes that the driver lists in this sample.
+    fn on_gpus(&self) -> impl Iterator<Item = &(u32, TrackedProcess)> + Clone {
+        self.tracked.iter().filter(|(_, tracked)| tracked.gpu_sample == self.sample)
+    }
+
+    fn update_list(&mut self, on_gpus: impl Iterator<Item = (u32, Option<u8>)>, context: SampleContext) {
+        let now = context.now;
         self.sample += 1;
-        for (pid, sm_percent) in on_gpus {
+        let on_gpus = on_gpus.map(|(pid, sm_percent)| (pid, sm_percent, self.sample));
+        let reruns = self.reruns.runs().to_vec();
+        for (pid, sm_percent, gpu_sample) in on_gpus.chain(reruns.into_iter().map(|pid| (pid, None, 0))) {
             let index = match self.tracked.binary_search_by_key(&pid, |&(known, _)| known) {
                 Ok(index) => index,
                 Err(index) => {
@@ -221,26 +264,37 @@ impl ProcessSampler {
             let known_percent = tracked.sm_percent.filter(|_| tracked.listed_sample == self.sample);
             tracked.sm_percent = sm_percent.max(known_percent);
             tracked.listed_sample = self.sample;
+            tracked.gpu_sample = tracked.gpu_sample.max(gpu_sample);
         }
         let ended = &mut self.ended_slurm_jobs;
-        self.tracked.retain(|(_, tracked)| {
+        self.tracked.retain(|(pid, tracked)| {
             let is_listed = tracked.listed_sample == self.sample;
-            if let (false, Some(job)) = (is_listed, tracked.slurm_job())
+            let has_left = !is_listed && tracked.gpu_sample > 0;
+            if let (true, Some(job)) = (has_left, tracked.slurm_job())
                 && ended.len() < MAX_ENDED_JOBS
                 && !ended.contains(job)
             {
                 ended.push(job.clone());
             }
+            if has_left {
+                self.reruns.remember(*pid, &tracked.facts, self.uptime_before);
+            }
             is_listed
         });
         // Its other processes may go on.
-        let tracked = &self.tracked;
-        ended.retain(|job| !tracked.iter().any(|(_, one)| one.slurm_job() == Some(job)));
+        let jobs = || {
+            self.tracked.iter().filter(|(_, one)| one.gpu_sample == self.sample).filter_map(|(_, one)| one.slurm_job())
+        };
+        self.ended_slurm_jobs.retain(|job| !jobs().any(|other| other == job));
+        if let Some(uptime) = context.uptime_seconds {
+            self.uptime_before = uptime;
+            self.reruns.expire(uptime);
+        }
     }
 
     /// Returns the Slurm job of each process on the GPUs that has one.
     pub(crate) fn slurm_jobs(&self) -> impl Iterator<Item = &SafeText> + Clone {
-        self.tracked.iter().filter_map(|(_, tracked)| tracked.slurm_job())
+        self.on_gpus().filter_map(|(_, tracked)| tracked.slurm_job())
     }
 
     /// Returns the Slurm jobs whose last process left the GPUs since the last call.
@@ -366,8 +420,12 @@ mod tests {
     use std::process::{Child, Command as Process, Stdio};
 
     fn start_sleep() -> Child {
+        start_sleep_of("600")
+    }
+
+    fn start_sleep_of(seconds: &str) -> Child {
         let mut command = Process::new("sleep");
-        let child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
+        let child = command.arg(seconds).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
         // The kernel shows the arguments only after exec.
         let cmdline = format!("/proc/{}/cmdline", child.id());
         while std::fs::read(&cmdline).expect("is running").is_empty() {
@@ -392,6 +450,7 @@ mod tests {
         reader: FileReader,
         users: UserNames,
         now: f64,
+        uptime_seconds: f64,
         is_starting: bool,
     }
 
@@ -402,6 +461,7 @@ mod tests {
                 reader: FileReader::default(),
                 users: UserNames::default(),
                 now: 0.0,
+                uptime_seconds: 1e9,
                 is_starting: false,
             }
         }
@@ -414,7 +474,11 @@ mod tests {
             self.now += 1.0;
             self.processes.sample(
                 pids.iter().map(|&pid| (pid, None)),
-                SampleContext { is_starting: self.is_starting, ..context(self.now) },
+                SampleContext {
+                    is_starting: self.is_starting,
+                    uptime_seconds: Some(self.uptime_seconds),
+                    ..context(self.now)
+                },
                 &mut self.reader,
                 &mut self.users,
             )
@@ -443,6 +507,43 @@ mod tests {
             child.kill().expect("is killed");
             child.wait().expect("has ended");
         }
+    }
+
+    #[test]
+    fn a_program_that_left_the_gpus_is_read_when_it_runs_again() {
+        let end = |child: &mut Child| {
+            child.kill().expect("is killed");
+            child.wait().expect("has ended");
+        };
+        let mut fixture = Fixture::new();
+        let uptime = std::fs::read_to_string("/proc/uptime").expect("is readable");
+        fixture.uptime_seconds = uptime.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("a number");
+        let mut first = start_sleep_of("86461");
+        fixture.sample(&[first.id()]);
+        fixture.wait_until_idle();
+        fixture.sample(&[first.id()]);
+        end(&mut first);
+        assert_eq!(fixture.sample(&[]).0, []);
+        let (mut again, mut other) = (start_sleep_of("86461"), start_sleep_of("86462"));
+        let mut sample = |pids: &[u32]| {
+            fixture.wait_until_idle();
+            let (readings, facts) = fixture.sample(pids);
+            let pids: Vec<u32> = readings.iter().map(|reading| reading.pid.expect("known")).collect();
+            (pids, facts)
+        };
+        // The scan finds both within ten seconds. Their arguments are read in the background.
+        let found = (0..30).map(|_| sample(&[])).find(|(pids, _)| !pids.is_empty()).expect("is found");
+        assert_eq!(found.0, [again.id()], "the other one has another argument");
+        assert_eq!(found.1.iter().map(|facts| facts.pid).collect::<Vec<_>>(), [again.id()]);
+        assert_eq!(found.1[0].argv, ["sleep", "86461"]);
+        assert_eq!(sample(&[again.id()]).0, [again.id()], "it has come to a GPU");
+        assert_eq!(sample(&[]).0, Vec::<u32>::new(), "it has left the GPU and is no new run");
+        let third = (0..30).map(|_| sample(&[])).find(|(pids, _)| !pids.is_empty());
+        assert!(third.is_none_or(|(pids, _)| pids == [again.id()]));
+        end(&mut again);
+        end(&mut other);
+        let left = (0..30).map(|_| sample(&[])).last();
+        assert_eq!(left.map(|(pids, _)| pids), Some(vec![]));
     }
 
     #[test]

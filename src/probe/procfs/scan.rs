@@ -10,6 +10,7 @@
 
 use super::files::{FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND};
 use super::host::{Forks, SampleContext};
+use super::reruns::Reruns;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, open, seek};
 use std::mem::MaybeUninit;
@@ -105,7 +106,13 @@ impl Default for ProcScan {
 impl ProcScan {
     /// Continues the scan and reads at most `reads` files. Returns whether the scan is complete; the next call starts a
     /// new one.
-    pub(super) fn step(&mut self, context: SampleContext, reads: &mut usize, reader: &mut FileReader) -> bool {
+    pub(super) fn step(
+        &mut self,
+        context: SampleContext,
+        reruns: &mut Reruns,
+        reads: &mut usize,
+        reader: &mut FileReader,
+    ) -> bool {
         loop {
             match self.step {
                 None => self.step = Some(self.begin(context)),
@@ -118,7 +125,7 @@ impl ProcScan {
                     self.step = Some(Step::Reading(0));
                 }
                 Some(Step::Reading(from)) => {
-                    let next = self.read(from, context.uptime_seconds, reads, reader);
+                    let next = self.read(from, context.uptime_seconds, reruns, reads, reader);
                     self.step = next.map(Step::Reading);
                     if next.is_none() {
                         let probes = self.known.iter().filter(|entry| entry.is_probe).count() as u32;
@@ -133,6 +140,11 @@ impl ProcScan {
     /// Returns the processes of the last scan, sorted by pid. Some may have ended since the last scan of all processes.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.known
+    }
+
+    /// The parent of a process; `None` if the last scan did not find the process.
+    pub(super) fn parent(&self, pid: u32) -> Option<u32> {
+        find(&self.known, pid)?.parent
     }
 
     /// Forgets the parent of this process, because it has changed.
@@ -235,6 +247,7 @@ impl ProcScan {
         &mut self,
         from: usize,
         uptime_seconds: Option<f64>,
+        reruns: &mut Reruns,
         reads: &mut usize,
         reader: &mut FileReader,
     ) -> Option<usize> {
@@ -255,6 +268,7 @@ impl ProcScan {
             let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
             let is_old = uptime_seconds.is_some_and(|uptime| uptime - started >= FINAL_NAME_SECONDS);
             entry.has_final_name = is_old && stat.name != BOOTSTRAP_SHELL;
+            reruns.consider(entry.pid, &stat);
         }
         None
     }
@@ -296,7 +310,7 @@ mod tests {
 
     fn run_scan(scan: &mut ProcScan, context: SampleContext) {
         let mut reader = FileReader::default();
-        let ended = (0..100_000).any(|_| scan.step(context, &mut 500, &mut reader));
+        let ended = (0..100_000).any(|_| scan.step(context, &mut Reruns::default(), &mut 500, &mut reader));
         assert!(ended, "the scan does not end");
     }
 

@@ -118,6 +118,37 @@ impl Drop for Blocker {
     }
 }
 
+/// A process that runs a script of this name and does nothing.
+fn script(path: &Path, argument: &str) -> ChildProgram {
+    ChildProgram::new(Command::new("python3").arg(path).arg(argument))
+}
+
+#[test]
+fn a_new_run_of_a_program_that_left_the_gpus_is_in_the_snapshots() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [path, other] = ["train.py", "other.py"].map(|name| folder.path().join(name));
+    for file in [&path, &other] {
+        std::fs::write(file, "import sys\nsys.stdin.read()\n").expect("written");
+    }
+    let first = script(&path, "--lr 1");
+    let driver = driver_with(&[first.pid()]);
+    let mut probe = Probe::with_driver(&driver);
+    let pid = first.pid();
+    probe
+        .wait_for("its facts", |snapshot| snapshot.facts.iter().any(|facts| facts.pid == pid && facts.argv.len() == 3));
+    driver.set(&scenario(&[]));
+    drop(first);
+    probe.wait_for("its end", |snapshot| snapshot.processes.pid.is_empty());
+    let (again, other) = (script(&path, "--lr 2"), script(&other, "--lr 1"));
+    let found = probe.wait_for("the new run", |snapshot| !snapshot.processes.pid.is_empty());
+    assert_eq!((found.processes.pid.as_slice(), found.gpu_processes.len()), (&[Some(again.pid())][..], 0));
+    let facts: Vec<_> =
+        found.facts.iter().map(|facts| (facts.pid, facts.argv.last().map(gpufleet::wire::SafeText::as_str))).collect();
+    assert_eq!(facts, [(again.pid(), Some("--lr 2"))]);
+    drop((again, other));
+    probe.wait_for("its end", |snapshot| snapshot.processes.pid.is_empty());
+}
+
 #[test]
 fn uninterruptible_sleep_is_reported_with_its_duration() {
     let blocker = Blocker::new();
