@@ -184,6 +184,11 @@ thresholds! {
         held_for: Time = 600.0, "how long the job must have worked";
         coincidence: Time = 60.0, "an event this close to the end may be the cause";
     }
+    CpuFallback cpu_fallback "cpu-fallback" {
+        info_after: Time = 900.0, "age of the new run before it is info, and before a model server warns";
+        warn_after: Time = 4500.0, "age before other programs warn, at most";
+        cpu: Cores = 0.5, "CPU usage, at least; a model server may rest";
+    }
     LogSilent log_silent "log-silent" {
         after: Time = 1800.0, "time since the last write, at least";
         gaps: Share = 10.0, "and as a multiple of the median gap between writes, at least";
@@ -329,7 +334,7 @@ thresholds! {
     }
     NfsHang nfs_hang "nfs-hang" {
         info_after: Time = 5.0, "how long a filesystem has not answered before it is info";
-        warn_after: Time = 120.0, "duration before it warns";
+        warn_after: Time = 180.0, "duration before it warns";
         timeouts: Count = 5.0, "attempts in a row without an answer before it is critical";
     }
 }

@@ -103,6 +103,7 @@ impl Engine {
             limits,
             gpus: &diagnosis.gpus,
             processes: &diagnosis.processes,
+            reruns: &diagnosis.reruns,
             jobs: &diagnosis.jobs,
             host_track: &diagnosis.host_track,
             peers: PeerHosts { fleet, groups: &self.groups, hosts: &self.hosts },
@@ -545,7 +546,9 @@ fn hold_unreadable(context: &RuleContext, conditions: &mut Conditions) {
 /// Whether the target of a condition still exists.
 fn exists(context: &RuleContext, target: &FindingTarget) -> bool {
     match target {
-        FindingTarget::Job(key) => context.jobs.iter().any(|job| job.key == *key),
+        FindingTarget::Job(key) => {
+            context.jobs.iter().any(|job| job.key == *key) || context.reruns.iter().any(|rerun| rerun.info.job == *key)
+        }
         FindingTarget::Gpu(identity) => context.gpus.iter().any(|gpu| gpu.identity == *identity),
         FindingTarget::Mount(name) => {
             context.host.filesystems().iter().any(|filesystem| filesystem.mount_point == *name)

@@ -34,6 +34,9 @@ const RESTING_CPU_PERCENT: f64 = 5.0;
 /// The number of samples in a row after which a lost GPU no longer belongs to its job.
 const LOST_FOR_GOOD_SAMPLES: u32 = 3;
 
+/// A job that computed within this time of the last sample, in seconds, was at work when the host was rebooted.
+const RECENT_WORK_SECONDS: f64 = 300.0;
+
 /// The uptime after a reboot may exceed the time without samples by this many seconds: samples are late.
 const BOOT_TOLERANCE: f64 = 60.0;
 
@@ -50,8 +53,10 @@ pub(crate) struct Reboot {
     pub(crate) at: f64,
     /// The time without samples before it, in seconds.
     pub(crate) gap: f64,
-    /// The processes that computed on a GPU before.
+    /// The processes that held a GPU before.
     pub(crate) ended: usize,
+    /// A job computed shortly before.
+    pub(crate) has_ended_work: bool,
 }
 
 /// An error that the driver reported.
@@ -146,6 +151,8 @@ pub(super) struct HostDiagnosis {
     /// GPUs that left the inventory.
     absent: Vec<GpuTrack>,
     pub(super) processes: Vec<ProcessTrack>,
+    /// New runs of programs that left the GPUs, which are on no GPU, in the order of [`Host::reruns`].
+    pub(super) reruns: Vec<ProcessTrack>,
     pub(super) jobs: Vec<JobTrack>,
     pub(super) host_track: HostTrack,
     pub(super) conditions: Conditions,
@@ -155,6 +162,8 @@ pub(super) struct HostDiagnosis {
     pub(super) restored_idle_watts: HashMap<SafeText, f32>,
     /// When the last evaluated snapshot was received, and its sequence number.
     last_sample: Option<(Moment, u64)>,
+    /// The current sample is the first one of another probe.
+    is_new_probe: bool,
     /// The sample interval in seconds.
     interval: f64,
     /// Since when the host has had no link.
@@ -186,6 +195,7 @@ impl HostDiagnosis {
         if self.last_sample == Some(sample) {
             return None;
         }
+        self.is_new_probe = self.last_sample.is_some_and(|(_, sequence)| sequence >= sample.1);
         self.last_sample = Some(sample);
         self.interval = host.interval().as_secs_f64().max(0.25);
         let t = sample.0.since_start().as_secs_f64();
@@ -206,6 +216,7 @@ impl HostDiagnosis {
         let has_moved = self.align_gpus(host);
         self.update_gpus(host, limits, sample_time);
         let has_changed = self.update_processes(host, limits, &before, sample_time);
+        self.update_reruns(host, limits, sample_time);
         self.note_memory_without_processes(host);
         if has_changed || has_moved {
             self.group_into_jobs(host, limits, sample_time.t);
@@ -232,6 +243,7 @@ impl HostDiagnosis {
     /// Resets the tracks after a reboot, which has ended all processes, or when the name of the host leads to another machine.
     fn reboot(&mut self, host: &Host, limits: &Thresholds, t: f64) {
         let known = std::mem::take(&mut self.processes);
+        self.reruns.clear();
         let jobs = std::mem::take(&mut self.jobs);
         let gap = self.host_track.sampled_at.map(|at| t - at);
         // A machine that booted before the last sample of the other one is another machine: nothing is known to have ended.
@@ -239,7 +251,10 @@ impl HostDiagnosis {
         let is_other_machine = uptime.zip(gap).is_some_and(|(uptime, gap)| uptime > gap + BOOT_TOLERANCE);
         if !is_other_machine {
             let ended = jobs.iter().map(|job| job.members.len()).sum();
-            self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended });
+            let last = self.host_track.sampled_at.unwrap_or(t);
+            let computed = |job: &JobTrack| job.computed_at.is_some_and(|at| last - at <= RECENT_WORK_SECONDS);
+            let has_ended_work = jobs.iter().any(computed);
+            self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended, has_ended_work });
             self.host_track.job_ends.record(known.iter(), host, limits, t, true, &|_| LastState::default());
         }
         self.host_track.known_gpus.clear();
@@ -365,6 +380,30 @@ impl HostDiagnosis {
             track.update(process, held_bytes, limits.dstate_hang.share, (sample_time.t, sample_time.dt));
         }
         has_changed
+    }
+
+    /// Updates the tracks of programs that left the GPUs and run again without one, and records the runs that ended.
+    fn update_reruns(&mut self, host: &Host, limits: &Thresholds, sample_time: SampleTime) {
+        let SampleTime { t, dt, .. } = sample_time;
+        let mut old = std::mem::take(&mut self.reruns);
+        let tracks = host.reruns().iter().map(|process| {
+            let known =
+                old.iter().position(|track| is_same_process(track, process)).map(|index| old.swap_remove(index));
+            let mut track = known.unwrap_or_else(|| ProcessTrack::new(process, t));
+            track.update(process, u64::MAX, limits.dstate_hang.share, (t, dt));
+            track
+        });
+        self.reruns = tracks.collect();
+        // The others have ended, unless they came to a GPU, or another probe does not know them. While another run of the program is
+        // on a GPU, they are its workers or work beside it.
+        let job_ends = &mut self.host_track.job_ends;
+        old.retain(|track| {
+            let left = job_ends.left_by(track, t).filter(|_| !self.is_new_probe);
+            left.is_some_and(|left| {
+                !self.processes.iter().any(|process| process.key == track.key || left.is_run(process))
+            })
+        });
+        job_ends.record(old.iter(), host, limits, t, false, &|_| LastState::default());
     }
 
     /// Brings the process tracks into the order of the host, adds new ones, and records jobs whose last process ended.
@@ -602,7 +641,7 @@ impl HostDiagnosis {
         }
     }
 
-    /// Restarts pending conditions and runs after a long gap. Firing conditions continue.
+    /// Reruns pending conditions and runs after a long gap. Firing conditions continue.
     pub(super) fn restart_pending(&mut self) {
         self.conditions.restart_pending();
         self.host_track.knows_allocations = false;

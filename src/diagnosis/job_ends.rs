@@ -4,21 +4,29 @@ use super::process_kind::{is_entry_of_service, is_model_server, is_supervised};
 use super::track::{GpuTrack, ProcessTrack, gpu_positions, group_by_job, push_bounded};
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, program_name};
+use crate::wire::redact::REDACTED;
 use crate::wire::{Owner, ProcessFacts, SafeText};
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The number of short runs of one program, of about the same length, that are reported.
 const REPEATS: u32 = 4;
 /// They lie within this time in seconds, or within this many times their length: a probe of an orchestrator may end a program
 /// 20 min after each start.
 const REPEAT_WINDOW: f64 = 1800.0;
-const REPEAT_LENGTHS: f64 = 4.0;
-/// A program that something starts again fails if it runs for at most this long, in seconds.
-pub(super) const RESTARTED_SECONDS: f64 = 420.0;
+const REPEAT_LENGTHS: f64 = 6.0;
+/// A program that something starts again fails if it runs for at most this long, in seconds, or for the same time in each run: the
+/// longest run divided by the shortest one is at most this much.
+const RESTARTED_SECONDS: f64 = 420.0;
+const SAME_LENGTH: f64 = 1.05;
+/// A container that ends later is not one that fails soon after its start, in seconds.
+const LONGEST_RESTARTED: f64 = 1800.0;
 /// As [`REPEATS`], for such a program: from this number on it warns.
 pub(super) const RESTARTED_REPEATS: u32 = 5;
 /// Docker waits up to a minute until it starts a container again; this and the start of the program, in seconds.
 const RESTART_GAP: f64 = 90.0;
+/// Programs that left their GPUs are forgotten after this time, in seconds, as the probe does.
+const LEFT_RETENTION: f64 = 10_800.0;
 /// The ends of short runs are forgotten after this time, in seconds.
 const REPEAT_REACH: f64 = 10_800.0;
 
@@ -105,11 +113,92 @@ struct Repeats {
     recent: u32,
     /// Those after each of which the next one began at once.
     at_once: u32,
+    /// They were short, or all of the same length.
+    is_failure: bool,
+}
+
+/// A program that has left its GPUs.
+#[derive(Debug, Clone)]
+pub(crate) struct LeftProgram {
+    uid: u32,
+    words: Words,
+    pub(crate) positions: Vec<usize>,
+    /// When it was last seen there.
+    pub(crate) at: f64,
+    /// How long after its start it was first seen on a GPU, in seconds.
+    pub(crate) began_after: f64,
+    /// The runs since then that ended before they came to a GPU.
+    failed_runs: u32,
+    /// It came to a GPU by itself after several such runs: it looks for work now and then.
+    is_poller: bool,
+}
+
+/// Hashes of command lines, which may be long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Words {
+    /// See [`ProcessFacts::program_and_script`].
+    program: u64,
+    /// The same, and the words up to the next option: `main.py train`.
+    work: u64,
+    command: u64,
+}
+
+impl Words {
+    /// `None` if the arguments are not known, or may not be known to this viewer.
+    fn of(facts: &ProcessFacts) -> Option<Self> {
+        let argv = facts.argv.as_slice();
+        if argv.is_empty() || argv.iter().any(|argument| *argument == *REDACTED) {
+            return None;
+        }
+        let program = facts.program_and_script().len();
+        let work = argv[program..].iter().take_while(|argument| !argument.starts_with('-')).count();
+        let hash = |count: usize| {
+            let mut hasher = DefaultHasher::new();
+            argv[..count].hash(&mut hasher);
+            hasher.finish()
+        };
+        Some(Self { program: hash(program), work: hash(program + work), command: hash(argv.len()) })
+    }
+}
+
+impl LeftProgram {
+    /// The program of these processes of a job, all of them on GPUs.
+    fn of(members: &[&ProcessTrack]) -> Option<Self> {
+        let facts = members.first()?.info.facts.as_ref()?;
+        let began_after = |process: &&ProcessTrack| Some(process.first_seen - (process.last_seen - process.age?));
+        Some(Self {
+            uid: facts.uid?,
+            words: Words::of(facts)?,
+            positions: gpu_positions(members),
+            at: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
+            began_after: members.iter().filter_map(began_after).reduce(f64::min)?,
+            failed_runs: 0,
+            is_poller: false,
+        })
+    }
+
+    /// Whether this process is a run of the program.
+    pub(crate) fn is_run(&self, process: &ProcessTrack) -> bool {
+        self.words_of_run(process).is_some()
+    }
+
+    /// Whether this run of the program does the same work, and whether its command line is the same.
+    pub(crate) fn is_same_work(&self, process: &ProcessTrack) -> (bool, bool) {
+        let words = self.words_of_run(process);
+        words.map_or((false, false), |words| (words.work == self.words.work, words.command == self.words.command))
+    }
+
+    fn words_of_run(&self, process: &ProcessTrack) -> Option<Words> {
+        let facts = process.info.facts.as_ref().filter(|facts| facts.uid == Some(self.uid))?;
+        Words::of(facts).filter(|words| words.program == self.words.program)
+    }
 }
 
 /// The jobs that have ended on a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobEnds {
+    /// The programs that have left their GPUs. The most recent one is the last.
+    left: VecDeque<LeftProgram>,
     /// The most recent one is the last.
     pub(crate) ended: VecDeque<EndedJob>,
     /// The ends of programs that ran for a short time.
@@ -129,6 +218,11 @@ impl JobEnds {
     ) {
         let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
         for (job, members) in group_by_job(processes) {
+            if members.iter().all(|member| !member.positions.is_empty()) {
+                self.remember(&members);
+            } else if members.iter().any(|member| self.is_poll(member)) {
+                continue;
+            }
             let held = members.iter().filter_map(|process| {
                 let observed = process.last_seen - process.held_since?;
                 // A process that held its memory when it was first seen held it for its whole age.
@@ -147,7 +241,7 @@ impl JobEnds {
                 let by_orchestrator =
                     starts_again(facts) && (is_model_server(facts) || repeats.recent >= RESTARTED_REPEATS);
                 let is_entry = is_entry_of_container(facts) || is_entry_of_service(facts);
-                by_orchestrator || (is_entry && repeats.at_once >= RESTARTED_REPEATS)
+                repeats.is_failure && (by_orchestrator || (is_entry && repeats.at_once >= RESTARTED_REPEATS))
             };
             let ended = EndedJob {
                 job: job.clone(),
@@ -170,6 +264,28 @@ impl JobEnds {
             };
             push_bounded(&mut self.ended, ended);
         }
+    }
+
+    /// Remembers the program of processes that have left their GPUs.
+    fn remember(&mut self, members: &[&ProcessTrack]) {
+        let Some(mut left) = LeftProgram::of(members) else { return };
+        if let Some(index) = self.left.iter().position(|known| members.iter().all(|member| known.is_run(member))) {
+            let known = self.left.remove(index);
+            left.is_poller = known.is_some_and(|known| known.is_poller || known.failed_runs >= REPEATS);
+        }
+        push_bounded(&mut self.left, left);
+    }
+
+    /// Notes that a run of a program ended before it came to a GPU. Returns whether that is usual.
+    fn is_poll(&mut self, process: &ProcessTrack) -> bool {
+        let Some(left) = self.left.iter_mut().rev().find(|left| left.is_run(process)) else { return false };
+        left.failed_runs += 1;
+        left.is_poller
+    }
+
+    /// The program that has left its GPUs lately, and of which this process is another run.
+    pub(crate) fn left_by(&self, process: &ProcessTrack, t: f64) -> Option<&LeftProgram> {
+        self.left.iter().rev().find(|left| t - left.at <= LEFT_RETENTION && left.is_run(process))
     }
 
     /// Notes the end of a short run, and counts the runs of about the same length that the same program of the same
@@ -213,7 +329,8 @@ impl JobEnds {
         // Nobody changes a program that is started again at once. In a container, somebody may try something.
         let is_restarted = most <= RESTARTED_SECONDS && facts.is_some_and(starts_again);
         if is_restarted || most <= 1.5 * least + 10.0 {
-            Repeats { count: lengths.len() as u32, recent, at_once }
+            let is_failure = most <= RESTARTED_SECONDS || most <= SAME_LENGTH * least;
+            Repeats { count: lengths.len() as u32, recent, at_once, is_failure }
         } else {
             Repeats::default()
         }
@@ -241,7 +358,7 @@ fn is_entry_of_container(facts: &ProcessFacts) -> bool {
 /// Whether a process that is new at `t` is the next run of a container that ended soon: the engine has started it again at once.
 pub(super) fn is_restart(old: &ProcessTrack, new: &ProcessTrack, t: f64) -> bool {
     let is_entry = |track: &ProcessTrack| track.info.facts.as_ref().is_some_and(is_entry_of_container);
-    let is_short = old.age.is_some_and(|age| age <= RESTARTED_SECONDS);
+    let is_short = old.age.is_some_and(|age| age <= LONGEST_RESTARTED);
     is_short && new.first_seen >= t && is_entry(new) && is_entry(old)
 }
 

@@ -104,6 +104,7 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
         RuleId::GhostMemory => limits.ghost_memory.after,
         RuleId::IdleHog => limits.idle_hog.info_after,
         RuleId::JobEnded => limits.job_ended.held_for,
+        RuleId::CpuFallback => limits.cpu_fallback.info_after,
         RuleId::LogSilent => limits.log_silent.after,
         RuleId::LowPowerHighUtil => limits.low_power_high_util.info_after,
         RuleId::GpuImbalance => limits.gpu_imbalance.info_after,

@@ -276,7 +276,10 @@ pub(super) fn is_notebook(process: &Process) -> bool {
     let is_python = facts.argv.first().is_some_and(|program| base_name(program).starts_with("python"));
     let is_prompt = |argument: &&SafeText| argument.starts_with('-');
     let stays = || facts.argv.iter().skip(1).take_while(is_prompt).any(|option| *option == "-i");
+    // Without an option for the background, Blender has a window.
+    let is_background = |argument: &SafeText| matches!(argument.as_str(), "-b" | "--background");
     (is_python && stays())
+        || (name == "blender" && !facts.argv.iter().any(is_background))
         || name == "ns-train"
         // The session of RStudio.
         || name == "rsession"
@@ -389,6 +392,8 @@ mod tests {
         assert!(is_personal("python -i live.py", "bash"));
         assert!(is_personal("ns-train splatfacto --data yard", "bash"));
         assert!(is_personal("/usr/lib/rstudio-server/bin/rsession -u lena", "rserver"));
+        assert!(is_personal("blender shot.blend", "gnome-shell"));
+        assert!(!is_personal("blender -b shot.blend -a", "bash"));
         assert!(!is_personal("python live.py -i in.h5", "bash"), "an option of the program");
         assert!(!is_personal("python -m ipykernel_launcher -f k.json", "python -m papermill in.ipynb out.ipynb"));
         assert!(!is_personal("python -m ipykernel_launcher -f k.json", "python /opt/bin/jupyter-nbconvert --execute"));

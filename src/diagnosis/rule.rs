@@ -123,7 +123,7 @@ rules! {
                 its log grows. A model server is info, since ranks spin while they wait for requests; unless the \
                 kernel tells that no client waits, it warns after 12 min if it began to spin on all of its GPUs, or if \
                 all of them rested between earlier requests, or if two or more ranks hold 2 GiB at most, since they \
-                have not loaded the model; on a single GPU, if the power at work was seen and the log has stopped, or \
+                have not loaded the model, or have never listened on a port and their log has been silent for 15 min; on a single GPU, if the power at work was seen and the log has stopped, or \
                 the counters of GPM rest, or if its log stopped before it was ever at work and it has spun for 20 min; \
                 and in any case if at least two clients have waited for an answer for that long. So does any server whose GPU is \
                 busy at any power without an access to its memory, which the job accessed for a minute or more before, while clients \
@@ -211,7 +211,7 @@ rules! {
                 it may evaluate or prepare data; later if it paused that long before. So does a single process that \
                 uses one core while its workers rest and its log grows. Info at less than half of the earlier \
                 utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less than 40 % \
-                is left and the PSI value is 35 or more. Info while tasks wait for memory (a PSI value `memory some \
+                is left and the PSI value is 35 or more, or if it is 60 or more. Info while tasks wait for memory (a PSI value `memory some \
                 avg60` of 10 or more) or less than 5 % of it is available, while twice as many tasks as CPUs want to \
                 run (see host-overloaded), while the GPUs do nothing at all and the workers use the CPU, or its only \
                 process a whole core: they finish something, and while the log is written as often as before: it \
@@ -338,19 +338,39 @@ rules! {
         topic: Job,
         fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, the kernel killed a \
                 process because memory ran out, or the host rebooted, or if Slurm says that it failed, was preempted or reached its limit. \
-                Also when a program ends for the fourth time after runs of about the same length, within half an hour or four times that \
+                Also when a program ends for the fourth time after runs of about the same length, within half an hour or six times that \
                 length, or within 3 h in a pod, whose orchestrator waits longer after each end (with other arguments too, if each run ends on \
                 a GPU that it and another job have filled, or if Slurm started each as a job and none computed within 3 min); warn from the \
                 eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works through a list), from the fourth if \
-                memory ran out at the end, or from the fifth, after runs of any length up to 7 min, for a model server in a pod, a container \
+                memory ran out at the end, or from the fifth, after runs of any length up to 7 min or all of the same length, for a model server in a pod, a container \
                 or a service, for any program of a pod that ends so often within half an hour, and for any program that a container engine or \
-                systemd starts again within 90 s each time, if it is your job or gpufleet logs in as root.",
+                systemd starts again within 90 s each time, if it is your job or gpufleet logs in as root. Runs that end before they come to \
+                a GPU count, too, if the program was on one within the last 3 h and does not try now and then by itself.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
         limits: "Shows the state and the exit status of Slurm jobs only, and only while slurmctld knows an ended job (5 \
                  min). The end is known only to lie between two samples.",
         source: "gpufleet",
+    }
+    CpuFallback {
+        word: "cpu-fallback",
+        title: "a program that was on a GPU runs again without one",
+        short: "runs without its GPU",
+        topic: Job,
+        fires: "A program left the GPUs while gpufleet watched, and a new run of the same program and script by the same user has been on \
+                no GPU for 15 min and uses half a CPU core: info. Warn for the same command after three times the time that the last \
+                run needed to come to a GPU, but not before 15 min and at latest after 75 min. Warn after 25 min for a process that uses \
+                3 cores itself, unless a word after the script differs (`main.py prepare`), and after 15 min if it is a model server. If \
+                none of the GPUs that it had is free, or it may do other work, it stays info, after 45 min.",
+        means: "CUDA does not work there any more and the program goes on without it: the driver was updated, the container lost its GPUs \
+                at `systemctl daemon-reload`, or the machine slept.",
+        next: "Run `nvidia-smi` where the program runs, in its container. Start the container again, or reboot after an update.",
+        not: "a program with an argument that asks for the CPU (`--device cpu`, `--no_cuda`, `-ngl 0`), a notebook, another run of it on \
+              a GPU, a model server that rests",
+        limits: "Knows only programs that were on a GPU within the last 3 h of the connection. Looks for new runs every 10 s. A long \
+                 preparation of data before the GPU is used looks the same. Not judged where command lines are not shared.",
+        source: "NVIDIA/nvidia-container-toolkit#48, #1227",
     }
     LogSilent {
         word: "log-silent",
@@ -539,8 +559,8 @@ rules! {
         topic: Hardware,
         fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, according to the violation time \
                 counter, or to reason bit 0x40 if there is no counter. When the software thermal slowdown (0x20) is active for 10 min: info, \
-                or warn at half of the clock or less, at two thirds where three or more GPUs of the host or all are that hot or where an equal \
-                one works at full clock, or after 20 min if the other GPUs of its job run at clocks a third higher.",
+                or warn at half of the clock or less, at two thirds where three or more GPUs of the host or all are that hot, at 70 % of the clock of an \
+                equal one at work, or after 20 min if the other GPUs of its job run at clocks a third higher.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
@@ -754,7 +774,10 @@ rules! {
                 started with one command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for 10 min \
                 before the other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a job counts \
                 if it holds 256 MiB or more and uses half a core per process while the GPU is at 90 % or more; it warns only if one command \
-                was started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares.",
+                was started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares. They warn once \
+                one that Slurm has allocated to them has been unused for 15 min: one of them computes on the wrong GPU. Without readings \
+                of processes, it also warns if a job of another user is outside of Slurm, on a GPU that Slurm has allocated, or if the \
+                other GPUs of the earlier job were 70 % busy and have at most 65 % of that left.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -835,7 +858,7 @@ rules! {
         short: "host was rebooted",
         topic: Host,
         fires: "The boot id of a host changed while gpufleet watched it, also if no job was lost, and the host booted after \
-                the last sample. Info for an hour.",
+                the last sample. Listed for an hour: info, or warn if a job computed in the last 5 min before.",
         means: "An administrator rebooted the host, or it lost power or crashed. A power supply that is too weak trips \
                 when a GPU starts to work.",
         next: "Run `journalctl -b -1 -e` for the last messages before the reboot, and look at the log of the BMC.",
@@ -909,7 +932,7 @@ rules! {
         title: "a filesystem does not answer",
         short: "filesystem does not answer",
         topic: Host,
-        fires: "The filesystem has not answered for 5 s (info) or 2 min (warn; 4 min if no GPU process waits), or for \
+        fires: "The filesystem has not answered for 5 s (info) or 3 min (warn; 4 min if no GPU process waits), or for \
                 five attempts in a row (critical). Hosts that mount it at the same path (network filesystems only) are \
                 one finding.",
         means: "The file server or the network to it is down. Processes that access it stay in state D until it is \

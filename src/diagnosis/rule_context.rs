@@ -18,6 +18,8 @@ pub(super) struct RuleContext<'a> {
     pub(super) limits: &'a Thresholds,
     pub(super) gpus: &'a [GpuTrack],
     pub(super) processes: &'a [ProcessTrack],
+    /// New runs of programs that left the GPUs, in the order of [`Host::reruns`].
+    pub(super) reruns: &'a [ProcessTrack],
     pub(super) jobs: &'a [JobTrack],
     pub(super) host_track: &'a HostTrack,
     pub(super) peers: PeerHosts<'a>,

@@ -198,7 +198,13 @@ impl Process {
 
     /// Returns the number of its GPUs that the process uses; it holds the others without work.
     pub(super) fn used_gpus(&self) -> usize {
-        self.phase().and_then(|phase| phase.number("uses")).map_or(usize::MAX, |uses| uses as usize)
+        let Some(phase) = self.phase().filter(|phase| !phase.has("off_gpu")) else { return 0 };
+        phase.number("uses").map_or(usize::MAX, |uses| uses as usize)
+    }
+
+    /// Whether the process is on no GPU.
+    fn is_off_gpu(&self) -> bool {
+        self.phase().is_some_and(|phase| phase.has("off_gpu"))
     }
 
     pub(super) fn phase(&self) -> Option<&Step> {
@@ -216,7 +222,7 @@ impl Process {
 
     /// Bytes of memory on each GPU.
     pub(super) fn gpu_memory_bytes(&self) -> u64 {
-        if self.is_running() { (self.now.memory * GIB) as u64 } else { 0 }
+        if self.is_running() && !self.is_off_gpu() { (self.now.memory * GIB) as u64 } else { 0 }
     }
 
     /// GiB on each GPU: the base value of the phase plus its shapes.
@@ -283,7 +289,7 @@ impl Process {
             memory_percent: (!is_dead).then(|| self.now.load.memory_activity.clamp(0.0, 100.0) as u8),
             ..GpuProcessReading::default()
         };
-        self.gpus.iter().map(reading).collect()
+        self.gpus.iter().filter(|_| !self.is_off_gpu()).map(reading).collect()
     }
 
     /// The start time of this process or of its ancestor with this pid.

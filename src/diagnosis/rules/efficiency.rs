@@ -16,10 +16,9 @@ const MIN_STALL_SECONDS: f64 = 120.0;
 const HALF_SPEED: f64 = 0.5;
 /// As [`HALF_SPEED`], for a job on a host where far more tasks than CPUs want to run.
 const CROWDED_SPEED: f32 = 0.75;
-/// A job that has less than this share left warns if tasks wait for storage this much of the time, in percent, after this time in
-/// seconds.
-const SLOW_STORAGE_SPEED: f64 = 0.4;
-const SLOW_STORAGE_PRESSURE: f32 = 35.0;
+/// If tasks wait for storage this much of the time, in percent, a job that has less than this share of its speed left warns after
+/// this time in seconds.
+const SLOW_STORAGE: [(f32, f64); 2] = [(35.0, 0.4), (60.0, HALF_SPEED)];
 const SLOW_STORAGE_WARN_AFTER: f64 = 600.0;
 /// From this PSI value `memory some avg60`, tasks wait for memory and not for their input.
 const MEMORY_PRESSURE_PERCENT: f32 = 10.0;
@@ -145,9 +144,11 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     let is_held_up_by_storage = || {
         matches!(cause, Cause::Storage)
             && !lacks_memory
-            && reading(context, |host| host.pressure_io_percent) >= Some(SLOW_STORAGE_PRESSURE)
-            && mean_utilization(context, job, HALF_SPEED_WINDOW)
-                .is_some_and(|mean| f64::from(mean) < SLOW_STORAGE_SPEED * f64::from(earlier))
+            && SLOW_STORAGE.iter().any(|(pressure, speed)| {
+                reading(context, |host| host.pressure_io_percent) >= Some(*pressure)
+                    && mean_utilization(context, job, HALF_SPEED_WINDOW)
+                        .is_some_and(|mean| f64::from(mean) < speed * f64::from(earlier))
+            })
     };
     // A job at 0 % may evaluate or prepare data. One that paused before and went on by itself may pause as long again.
     let is_stopped = job.was_quiet(t, limits.warn_after);

@@ -66,16 +66,16 @@ fn slowdowns(
         }
     } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
         // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel. Where several
-        // boards, or all, lose a third of it, the cooling of the host has failed. If equal boards run at full clock, only that of this
+        // boards, or all, lose a third of it, the cooling of the host has failed. If an equal board runs at a much higher clock, only that of this
         // board has.
         let is_hot = |other: &GpuReading| {
             other.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0)
         };
         let hot = context.host.gpus().filter(|(_, other)| is_hot(other)).count();
         let are_all_hot = hot >= 2 && hot == context.gpus.len();
-        let low_clock =
-            if hot >= HOT_BOARDS || are_all_hot || has_fast_equal(context, position) { LOW_CLOCK } else { HALF_CLOCK };
-        let is_slow = gpu.clock_share.is_some_and(|share| share <= low_clock);
+        let low_clock = if hot >= HOT_BOARDS || are_all_hot { LOW_CLOCK } else { HALF_CLOCK };
+        let is_slow =
+            gpu.clock_share.is_some_and(|share| share <= low_clock || has_fast_equal(context, position, share));
         let escalation = if is_slow {
             Escalation::one(Severity::Warn, limits.software_after)
         } else if slows_its_job(context, position, gpu) {
@@ -141,14 +141,14 @@ const SLEEPING_STATE: u8 = 5;
 /// The utilisation from which a GPU beside a slow one counts as working, in percent.
 const WORKING_PERCENT: u8 = 50;
 
-/// The share of the maximum clock at which a GPU under load is not slowed down.
-const FULL_CLOCK: f64 = 0.9;
+/// The clock of a hot GPU, divided by that of an equal one under load, at most: the cooling of this one has failed.
+const FAR_SLOWER_CLOCK: f64 = 0.7;
 
-/// Whether a GPU of the same model works beside this one at its full clock.
-fn has_fast_equal(context: &RuleContext, position: usize) -> bool {
+/// Whether a GPU of the same model works beside this one at a clock that is far higher than `own`, a share of the highest one.
+fn has_fast_equal(context: &RuleContext, position: usize, own: f64) -> bool {
     let model = context.host.gpu_info(position).map(|info| &info.name);
     let is_fast = |gpu: &GpuTrack| {
-        gpu.utilization >= Some(WORKING_PERCENT) && gpu.clock_share.is_some_and(|share| share >= FULL_CLOCK)
+        gpu.utilization >= Some(WORKING_PERCENT) && gpu.clock_share.is_some_and(|share| own <= FAR_SLOWER_CLOCK * share)
     };
     context.gpus.iter().enumerate().any(|(other, gpu)| {
         other != position && is_fast(gpu) && context.host.gpu_info(other).map(|info| &info.name) == model

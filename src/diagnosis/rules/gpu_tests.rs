@@ -379,6 +379,30 @@ fn heat_that_slows_down_a_job_warns() {
 }
 
 #[test]
+fn a_hot_board_beside_an_equal_one_that_is_much_faster_warns() {
+    let run = |hot_clock: u32| {
+        let mut infos = gpus(0..2);
+        for info in &mut infos {
+            // GeForce boards never reach it.
+            info.clock_sm_max_mhz = Some(2100);
+        }
+        let mut tester = RuleTester::new(infos);
+        tester.run(1500.0, |tester, _| {
+            let mut readings: Vec<GpuReading> = (0..2).map(|_| tester.gpu(98, 150.0, 40, 1)).collect();
+            for (reading, clock) in readings.iter_mut().zip([hot_clock, 1815]) {
+                reading.clock_sm_mhz = Some(clock);
+            }
+            readings[0].clocks_event_reasons = Some(0x20);
+            let processes = [(7, 0), (8, 1)].map(|(pid, gpu)| process(pid, "pmemd.cuda -O", &[(gpu, 1)])).to_vec();
+            TestSample { gpus: readings, processes }
+        });
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
+    };
+    assert_eq!(run(1185), [("thermal-throttle", "warn")]);
+    assert_eq!(run(1500), [("thermal-throttle", "info")]);
+}
+
+#[test]
 fn heat_that_takes_a_third_of_the_clock_of_several_gpus_warns() {
     let run = |hot: usize, clock: u32| {
         let mut infos = gpus(0..4);

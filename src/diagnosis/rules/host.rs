@@ -374,7 +374,8 @@ const REBOOT_RETENTION: f64 = 3600.0;
 fn rebooted(context: &RuleContext, conditions: &mut Conditions) {
     let t = context.sample_time.t;
     let Some(reboot) = context.host_track.reboot.as_ref().filter(|reboot| reboot.at >= t) else { return };
-    conditions.event(RuleId::HostRebooted, &FindingTarget::Host, Severity::Info, REBOOT_RETENTION, || {
+    let severity = if reboot.has_ended_work { Severity::Warn } else { Severity::Info };
+    conditions.event(RuleId::HostRebooted, &FindingTarget::Host, severity, REBOOT_RETENTION, || {
         let gone = match reboot.ended {
             0 => "its GPUs were not in use".to_owned(),
             count => format!("{} on its GPUs ended", counted(count as u64, "program")),

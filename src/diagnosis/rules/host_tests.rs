@@ -157,6 +157,21 @@ fn another_machine_under_the_same_name_is_no_reboot() {
 }
 
 #[test]
+fn a_reboot_that_ends_a_job_at_work_warns() {
+    let severity = |utilization: u8| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| TestSample {
+            gpus: vec![tester.gpu(utilization, 300.0, 30, 40)],
+            processes: vec![process(7, "python train.py", &[(0, 40)])],
+        });
+        tester.reboot(0);
+        tester.run(60.0, |tester, _| TestSample { gpus: vec![tester.gpu(0, 60.0, 0, 0)], processes: vec![] });
+        tester.finding("host-rebooted").severity.word()
+    };
+    assert_eq!([severity(95), severity(0)], ["warn", "info"]);
+}
+
+#[test]
 fn a_reboot_is_info_also_without_a_job() {
     let mut tester = RuleTester::new(gpus(0..1));
     let empty =

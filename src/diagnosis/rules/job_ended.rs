@@ -2,7 +2,7 @@
 
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::{FindingDetails, FindingTarget};
-use crate::diagnosis::job_ends::{EndedJob, RESTARTED_REPEATS, RESTARTED_SECONDS, Runs};
+use crate::diagnosis::job_ends::{EndedJob, RESTARTED_REPEATS, Runs};
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::{RuleId, Severity};
 use crate::fleet::{slurm_end_is_failure, slurm_end_text};
@@ -38,10 +38,10 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
     let is_loop = match ended.runs {
         // It will run out again.
         _ if was_oom(context, ended) => ended.repeats > 0,
-        Runs::Restarted if ended.age.is_some_and(|age| age <= RESTARTED_SECONDS) => ended.repeats >= RESTARTED_REPEATS,
+        Runs::Restarted => ended.repeats >= RESTARTED_REPEATS,
         // A script that calls a program for each of many tasks is no loop of failures.
         Runs::Series => false,
-        Runs::Restarted | Runs::Unknown => ended.repeats >= LOOP_REPEATS,
+        Runs::Unknown => ended.repeats >= LOOP_REPEATS,
     };
     let is_unreported = ended.by_reboot || was_oom(context, ended) || has_failed || is_loop;
     // A root login belongs to an administrator, who looks after the services of the host.
@@ -57,16 +57,13 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
         let why: String = how.iter().chain(&coincidence).map(|event| format!("; {event}")).collect();
         let again =
             if ended.repeats > 1 { format!(" for the {}th time in a row", ended.repeats) } else { String::new() };
-        let sentence = format!(
-            "{} ended{again}{when}{ran}: it left {} and released {}{why}",
-            ended.label,
-            if ended.positions.is_empty() {
-                "its GPUs".to_owned()
-            } else {
-                context.format_gpus(ended.positions.iter().copied())
-            },
-            gibibytes(ended.most_memory),
-        );
+        let gpus = || context.format_gpus(ended.positions.iter().copied());
+        let what = match (ended.positions.is_empty(), ended.most_memory) {
+            (true, 0) => "this run came to no GPU".to_owned(),
+            (true, bytes) => format!("it left its GPUs and released {}", gibibytes(bytes)),
+            (false, bytes) => format!("it left {} and released {}", gpus(), gibibytes(bytes)),
+        };
+        let sentence = format!("{} ended{again}{when}{ran}: {what}{why}", ended.label);
         let next = match ended.log_path.as_deref().and_then(absolute_path) {
             Some(path) => format!("tail {path}"),
             None => "read the end of its log".to_owned(),
@@ -195,7 +192,7 @@ mod tests {
         tester.run(900.0, |tester, _| trains(tester));
         tester.reboot(0);
         tester.run(20.0, |tester, _| empty(tester));
-        assert_eq!(tester.firing(), [("job-ended", "warn"), ("host-rebooted", "info")]);
+        assert_eq!(tester.firing(), [("job-ended", "warn"), ("host-rebooted", "warn")]);
         assert!(tester.finding("job-ended").sentence.ends_with("; the host was rebooted"));
         assert!(tester.finding("host-rebooted").sentence.ends_with("; 1 program on its GPUs ended"));
     }
@@ -239,6 +236,81 @@ mod tests {
         };
         // The age of a process in these tests is over an hour, so the runs seem equally long.
         assert_eq!(runs([120.0, 130.0, 120.0, 120.0]), [("job-ended", "info")]);
+    }
+
+    #[test]
+    fn a_program_that_fails_again_and_again_before_it_comes_to_a_gpu_warns() {
+        let fired = |command: &str| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run(900.0, |tester, _| trains(tester));
+            for run in 0..8_u32 {
+                tester.run_edited(
+                    20.0,
+                    |tester, _| TestSample { processes: vec![process(8 + run, command, &[])], ..empty(tester) },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(40.0, |tester, _| empty(tester));
+            }
+            let ended = tester.finding("job-ended").sentence.to_string();
+            (tester.firing(), ended)
+        };
+        let (firing, sentence) = fired("python train.py --resume");
+        assert!(firing.contains(&("job-ended", "warn")), "{firing:?}");
+        let end = "ended for the 8th time in a row after 10 s: this run came to no GPU";
+        assert!(sentence.ends_with(end), "{sentence}");
+        assert_eq!(fired("python other.py").0, [("job-ended", "info")], "only the end of the run on the GPU");
+    }
+
+    #[test]
+    fn a_program_that_looks_for_work_without_a_gpu_now_and_then_warns_once() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let mut pid = 10;
+        let warned = |tester: &mut RuleTester, pid: &mut u32| {
+            let before = tester.transitions.len();
+            tester.run(900.0, |tester, _| trains(tester));
+            for _ in 0..9 {
+                *pid += 1;
+                let poll = process(*pid, "python train.py --resume", &[]);
+                tester.run_edited(
+                    20.0,
+                    |tester, _| TestSample { processes: vec![poll.clone()], ..empty(tester) },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+                tester.run(60.0, |tester, _| empty(tester));
+            }
+            tester.run(700.0, |tester, _| empty(tester));
+            tester.transitions[before..].iter().any(|transition| transition.severity.word() == "warn")
+        };
+        assert_eq!([warned(&mut tester, &mut pid), warned(&mut tester, &mut pid)], [true, false]);
+    }
+
+    #[test]
+    fn a_container_that_fails_after_the_same_time_in_each_run_warns() {
+        let warned = |lengths: &[f64]| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.interval = 10.0;
+            for (pid, length) in (7..).zip(lengths) {
+                let mut train = process(pid, "python train.py", &[(0, 40)]);
+                train.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "lora".into() });
+                let shim = Ancestor { pid: 30, uid: Some(0), name: "containerd-shim".into(), ..Ancestor::default() };
+                train.facts.ancestors = vec![shim];
+                tester.run_edited(
+                    *length,
+                    |tester, _| TestSample {
+                        gpus: vec![tester.gpu(97, 290.0, 60, 40)],
+                        processes: vec![train.clone()],
+                    },
+                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
+                );
+            }
+            tester.run(20.0, |tester, _| empty(tester));
+            tester.fired().contains(&("job-ended", "warn"))
+        };
+        assert!(warned(&[470.0; 5]));
+        assert!(
+            !warned(&[470.0, 560.0, 440.0, 520.0, 480.0]),
+            "it may work through a list, and restart for each entry"
+        );
     }
 
     #[test]
@@ -456,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_that_never_load_anything_count_within_four_times_their_length() {
+    fn long_runs_that_never_load_anything_count_within_six_times_their_length() {
         let runs = |lengths: &[f64]| {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.interval = 20.0;

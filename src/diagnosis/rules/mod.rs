@@ -1,6 +1,7 @@
 //! The conditions of the rules, one file per family. `super::rule` documents each rule.
 
 mod clients;
+mod cpu_fallback;
 mod driver;
 mod efficiency;
 mod fleet_wide;
@@ -29,6 +30,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     stuck::evaluate(context, conditions);
     job::evaluate(context, conditions);
     job_ended::evaluate(context, conditions);
+    cpu_fallback::evaluate(context, conditions);
     efficiency::evaluate(context, conditions);
     memory::evaluate(context, conditions);
     sharing::evaluate(context, conditions);

@@ -125,11 +125,13 @@ const SLOW_STORAGE_AFTER: f64 = 1500.0;
 fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
     let limits = &context.limits.dstate_hang;
     let holds = members.iter().any(|process| process.memory_bytes != Some(0));
-    // A process that still writes waits for slow storage, and goes on.
+    // A process that still reads, writes or loads waits for slow storage, and goes on.
     let writes = |process: &&ProcessTrack| {
         let began = process.blocked.map_or(f64::INFINITY, |run| run.since);
         let is_recent = |at: f64| at >= began + WRITING_AFTER && context.sample_time.t - at <= WRITING_SECONDS;
-        process.last_io_at.is_some_and(is_recent)
+        // One that loads its model moves it to the GPU, while mapped files are no reads.
+        let loads = process.memory_grew_at.is_some_and(is_recent);
+        loads || process.last_io_at.is_some_and(is_recent)
     };
     let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
     let escalation = if members.iter().any(writes) && pressure >= Some(SEVERE_PRESSURE_PERCENT) {

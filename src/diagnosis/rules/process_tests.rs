@@ -504,6 +504,19 @@ fn a_blocked_process_that_writes_waits_for_slow_storage() {
 }
 
 #[test]
+fn a_blocked_process_that_fills_its_gpu_loads_a_model_from_slow_storage() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let mut bytes = 1 << 30;
+    tester.run(400.0, |tester, _| {
+        bytes += 200 << 20;
+        let mut loads = holder(ProcessState::DiskSleep);
+        loads.gpus[0].gpu_memory_bytes = Some(bytes);
+        idles(tester, vec![loads])
+    });
+    assert_eq!(tester.firing(), [("dstate-hang", "info")]);
+}
+
+#[test]
 fn ranks_that_left_their_job_of_slurm_are_orphans_although_they_compute() {
     let finding = |allocated: &'static [u32], has_next: bool| {
         let mut tester = RuleTester::new(gpus(0..1));

@@ -5,7 +5,7 @@ use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, gibibytes};
-use crate::diagnosis::track::{JobGpu, JobTrack, ProcessTrack};
+use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::GpuProcessKind;
@@ -39,24 +39,97 @@ fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, t
     if jobs.len() < 2 || context.host.processes().any(is_mps) {
         return;
     }
-    let slowed = slowed_by_another_job(context, &jobs, position);
-    // Slurm gave all of them a share of the GPU (https://slurm.schedmd.com/gres.html#Sharding).
-    // An allocated GPU that nobody uses tells that one of them is on the wrong one.
-    let are_shards = jobs.iter().all(|job| matches!(job.key, JobKey::Slurm { .. }))
-        && context.gpus.iter().all(|gpu| gpu.unused_since.is_none());
-    let severity = if slowed.is_some() && !are_shards { Severity::Warn } else { Severity::Info };
+    let reason = warning(context, &jobs, position);
+    let severity = if reason.is_some() { Severity::Warn } else { Severity::Info };
     let is_read = |job: &&JobTrack| job.gpus.iter().any(|gpu| gpu.position == position && gpu.activity.is_some());
-    let confidence = if jobs.iter().all(is_read) { Confidence::Certain } else { Confidence::Suspected };
+    let confidence = match reason {
+        _ if jobs.iter().all(is_read) => Confidence::Certain,
+        Some(Reason::HeldUp { .. } | Reason::Misplaced | Reason::Outside(_)) => Confidence::Likely,
+        Some(Reason::Slowed { .. }) | None => Confidence::Suspected,
+    };
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 300.0);
     conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
         let names: Vec<String> = jobs.iter().map(|job| context.format_job(job)).collect();
-        let slowed = slowed.map_or_else(String::new, |(job, earlier, now)| match now {
-            Some(now) => format!("; {} has {now} % of it and had {earlier:.0} % before", context.format_job(job)),
-            None => format!("; {} had {earlier:.0} % of it before", context.format_job(job)),
-        });
-        let sentence = format!("{} is shared by {}{slowed}", context.format_gpus([position]), names.join(" and "));
+        let why = match reason {
+            None => String::new(),
+            Some(Reason::Slowed { job, earlier, now: Some(now) }) => {
+                format!("; {} has {now} % of it and had {earlier:.0} % before", context.format_job(job))
+            }
+            Some(Reason::Slowed { job, earlier, now: None }) => {
+                format!("; {} had {earlier:.0} % of it before", context.format_job(job))
+            }
+            Some(Reason::HeldUp { job, earlier, now }) => format!(
+                "; the other GPUs of {} are {now:.0} % busy and were {earlier:.0} % busy before",
+                context.format_job(job)
+            ),
+            Some(Reason::Misplaced) => ", while Slurm has allocated GPUs here that nobody uses".to_owned(),
+            Some(Reason::Outside(job)) => {
+                format!("; Slurm has allocated it, and {} is not in its job", context.format_job(job))
+            }
+        };
+        let sentence = format!("{} is shared by {}{why}", context.format_gpus([position]), names.join(" and "));
         context.gpu_details(position, sentence, "gpufleet free".to_owned())
     });
+}
+
+/// Why a shared GPU warns.
+#[derive(Clone, Copy)]
+enum Reason<'a> {
+    /// A job lost much of the GPU, in percent.
+    Slowed { job: &'a JobTrack, earlier: f32, now: Option<u8> },
+    /// The other GPUs of a job wait for this one: their utilisation in percent.
+    HeldUp { job: &'a JobTrack, earlier: f32, now: f32 },
+    /// Slurm has allocated another GPU to one of the jobs.
+    Misplaced,
+    /// This job computes outside of Slurm.
+    Outside(&'a JobTrack),
+}
+
+fn warning<'a>(context: &RuleContext, jobs: &[&'a JobTrack], position: usize) -> Option<Reason<'a>> {
+    // Orphans have a finding that says more.
+    if jobs.iter().any(|job| context.members(job).any(ProcessTrack::lost_parent)) {
+        return None;
+    }
+    // Slurm gave all of them a share of the GPU (https://slurm.schedmd.com/gres.html#Sharding).
+    // An allocated GPU that nobody uses tells that one of them is on the wrong one.
+    let are_of_slurm = jobs.iter().all(|job| matches!(job.key, JobKey::Slurm { .. }));
+    let are_shards = are_of_slurm && context.gpus.iter().all(|gpu| gpu.unused_since.is_none());
+    let slowed = || slowed_by_another_job(context, jobs, position).or_else(|| held_up(context, jobs));
+    let misplaced = || (are_of_slurm && are_misplaced(context, jobs)).then_some(Reason::Misplaced);
+    let outside = || outside_of_slurm(context, jobs, position).map(Reason::Outside);
+    Some(()).filter(|()| !are_shards).and_then(|()| slowed()).or_else(misplaced).or_else(outside)
+}
+
+/// Whether Slurm has allocated GPUs to one of these jobs that nobody uses.
+fn are_misplaced(context: &RuleContext, jobs: &[&JobTrack]) -> bool {
+    let after = context.limits.gpu_shared.after;
+    let is_unused = |track: &GpuTrack| track.unused_since.is_some_and(|since| context.sample_time.t - since >= after);
+    let unused = context.gpus.iter().enumerate().filter(|(_, track)| is_unused(track));
+    let unused: Vec<u32> = unused.filter_map(|(at, _)| Some(context.host.gpu_info(at)?.index)).collect();
+    if let Some(allocations) = context.host.slurm_jobs() {
+        let is_one = |id: &str| jobs.iter().any(|job| matches!(&job.key, JobKey::Slurm { job, .. } if **job == *id));
+        let mut own = allocations.iter().filter(|allocation| is_one(&allocation.job));
+        return own.any(|allocation| allocation.gpus.iter().any(|gpu| unused.contains(gpu)));
+    }
+    // Without a list of jobs: as many GPUs are unused as all of these jobs share.
+    let positions = |job: &JobTrack| job.positions().collect::<Vec<usize>>();
+    let first = jobs.first().map(|job| positions(job)).unwrap_or_default();
+    !first.is_empty() && unused.len() >= first.len() && jobs.iter().all(|job| positions(job) == first)
+}
+
+/// The job that computes, outside of Slurm, on a GPU that Slurm has allocated to a job of another user. A container of root may be part
+/// of that job.
+fn outside_of_slurm<'a>(context: &RuleContext, jobs: &[&'a JobTrack], position: usize) -> Option<&'a JobTrack> {
+    let index = context.host.gpu_info(position)?.index;
+    if !context.host.slurm_allocated_gpus()?.contains(&index) {
+        return None;
+    }
+    let is_of_slurm = |job: &JobTrack| matches!(job.key, JobKey::Slurm { .. });
+    let uid = |job: &JobTrack| context.members(job).find_map(|process| process.info.facts.as_ref()?.uid);
+    let owners: Vec<u32> = jobs.iter().filter(|job| is_of_slurm(job)).filter_map(|job| uid(job)).collect();
+    let is_other = |job: &JobTrack| uid(job).is_some_and(|uid| uid != 0 && !owners.contains(&uid));
+    let outside = jobs.iter().find(|job| !is_of_slurm(job) && is_other(job)).copied();
+    outside.filter(|_| !owners.is_empty())
 }
 
 /// From these values on, a job seems to compute on a GPU if the driver does not say which process uses it: the mean utilisation of the
@@ -87,19 +160,11 @@ const SLOWED_SHARE: f32 = 0.65;
 /// How long it was seen alone, in seconds.
 const ALONE_SECONDS: f64 = 600.0;
 
-/// The job that lost much of a GPU to another job, with its earlier and its present share in percent. One user may share a GPU on
+/// A job that lost much of a GPU to another job. One user may share a GPU on
 /// purpose, but not those of a job on several GPUs, nor by starting one command twice.
-fn slowed_by_another_job<'a>(
-    context: &RuleContext,
-    jobs: &[&'a JobTrack],
-    position: usize,
-) -> Option<(&'a JobTrack, f32, Option<u8>)> {
+fn slowed_by_another_job<'a>(context: &RuleContext, jobs: &[&'a JobTrack], position: usize) -> Option<Reason<'a>> {
     let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
     let command = |job: &JobTrack| context.members(job).next().map(|process| process.info.command.clone());
-    // Orphans have a finding that says more.
-    if jobs.iter().any(|job| context.members(job).any(ProcessTrack::lost_parent)) {
-        return None;
-    }
     jobs.iter().find_map(|job| {
         let is_accident =
             |other: &JobTrack| user(other) != user(job) || job.gpus.len() >= 2 || command(other) == command(job);
@@ -109,7 +174,28 @@ fn slowed_by_another_job<'a>(
         // Without a reading, only a command that was started twice is certainly a mistake.
         let is_cause = |other: &&JobTrack| came_later(other) && (now.is_some() || command(other) == command(job));
         let is_slowed = earlier >= ALONE_PERCENT && now.is_none_or(|now| f32::from(now) <= SLOWED_SHARE * earlier);
-        (is_slowed && jobs.iter().any(is_cause)).then_some((*job, earlier, now))
+        (is_slowed && jobs.iter().any(is_cause)).then_some(Reason::Slowed { job, earlier, now })
+    })
+}
+
+/// The window of the present utilisation, in seconds.
+const HELD_UP_WINDOW: f64 = 600.0;
+
+/// A job on several GPUs of which the ones that it shares with nobody have become slow since the job of another user came.
+fn held_up<'a>(context: &RuleContext, jobs: &[&'a JobTrack]) -> Option<Reason<'a>> {
+    let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
+    let begin = context.sample_time.t - HELD_UP_WINDOW;
+    jobs.iter().find_map(|job| {
+        let came_later =
+            |other: &&&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && user(other) != user(job);
+        jobs.iter().find(came_later)?;
+        let own = || job.gpus.iter().filter(|gpu| gpu.is_exclusive);
+        let earlier: Vec<f32> = own().map(|gpu| gpu.baseline.known_utilization()).collect::<Option<_>>()?;
+        let now = |gpu: &JobGpu| context.gpus.get(gpu.position)?.window.stats(begin).mean_utilization;
+        let now: Vec<f32> = own().map(now).collect::<Option<_>>()?;
+        let mean = |percents: &[f32]| percents.iter().sum::<f32>() / percents.len().max(1) as f32;
+        let (earlier, now) = (mean(&earlier), mean(&now));
+        (earlier >= ALONE_PERCENT && now <= SLOWED_SHARE * earlier).then_some(Reason::HeldUp { job, earlier, now })
     })
 }
 
@@ -226,7 +312,7 @@ fn idle_workers(members: &[&Process], position: usize, most: u64) -> Option<Idle
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::{gpus, process};
-    use crate::wire::{Ancestor, Owner};
+    use crate::wire::{Ancestor, Owner, SlurmJob};
 
     #[test]
     fn two_jobs_that_compute_on_one_gpu_are_info() {
@@ -303,28 +389,105 @@ mod tests {
         assert_eq!(run(100.0, 60, "python simulate.py"), [""; 0], "the GPU has room");
     }
 
+    /// A job of alice and one of bob share GPU 0, which Slurm has allocated with all other GPUs. `owned` tells which of them are jobs of
+    /// Slurm, and `alone` how long alice had the GPU for herself before, in seconds. `jobs` are those that Slurm lists.
+    fn shared_with_bob(owned: [bool; 2], alone: f64, gpu_count: u32, jobs: Option<&[SlurmJob]>) -> RuleTester {
+        let mut tester = RuleTester::new(gpus(0..gpu_count));
+        tester.interval = 5.0;
+        let job = |pid: u32, share: u8, is_owned: bool| {
+            let mut job = process(pid, "python a.py", &[(0, 30)]);
+            job.facts.user = Some(if pid == 7 { "alice" } else { "bob" }.into());
+            job.facts.uid = Some(1000 + pid);
+            job.facts.owner = is_owned.then(|| Owner::Slurm { job: pid.to_string().as_str().into(), step: None });
+            job.gpus[0].sm_percent = Some(share);
+            job
+        };
+        let sample = |tester: &mut RuleTester, processes| {
+            let mut gpus = vec![tester.gpu(97, 500.0, 40, 60)];
+            gpus.extend((1..gpu_count).map(|_| tester.gpu(0, 70.0, 0, 0)));
+            TestSample { gpus, processes }
+        };
+        tester.run(alone, |tester, _| sample(tester, vec![job(7, 94, owned[0])]));
+        tester.run_edited(
+            1000.0,
+            |tester, _| sample(tester, vec![job(7, 48, owned[0]), job(8, 45, owned[1])]),
+            |snapshot, _| {
+                snapshot.host.slurm_allocated_gpus = Some((0..gpu_count).collect());
+                snapshot.host.slurm_jobs = jobs.map(<[SlurmJob]>::to_vec);
+            },
+        );
+        tester
+    }
+
     #[test]
     fn jobs_to_which_slurm_gave_shares_of_a_gpu_are_info() {
-        let severity = |owned: [bool; 2]| {
-            let mut tester = RuleTester::new(gpus(0..1));
-            tester.interval = 5.0;
-            let job = |pid: u32, share: u8, is_owned: bool| {
-                let mut job = process(pid, "python a.py", &[(0, 30)]);
-                job.facts.user = Some(if pid == 7 { "alice" } else { "bob" }.into());
-                job.facts.owner = is_owned.then(|| Owner::Slurm { job: pid.to_string().as_str().into(), step: None });
-                job.gpus[0].sm_percent = Some(share);
-                job
-            };
-            let sample = |tester: &mut RuleTester, processes| TestSample {
-                gpus: vec![tester.gpu(97, 500.0, 40, 60)],
-                processes,
-            };
-            tester.run(2400.0, |tester, _| sample(tester, vec![job(7, 94, owned[0])]));
-            tester.run(1000.0, |tester, _| sample(tester, vec![job(7, 48, owned[0]), job(8, 45, owned[1])]));
-            tester.firing()
-        };
+        let severity = |owned| shared_with_bob(owned, 2400.0, 1, None).firing();
         assert_eq!(severity([true, true]), [("gpu-shared", "info")]);
         assert_eq!(severity([true, false]), [("gpu-shared", "warn")], "beside the job that Slurm started");
+    }
+
+    #[test]
+    fn a_job_whose_other_gpus_wait_for_the_shared_one_warns() {
+        let run = |others: u8, user: &str| {
+            let mut tester = RuleTester::new(gpus(0..3));
+            tester.interval = 5.0;
+            let job = |pid: u32, on: &[(u16, u64)], user: &str| {
+                let mut job = process(pid, "python md.py", on);
+                job.facts.user = Some(user.into());
+                job.gpus.iter_mut().for_each(|usage| usage.sm_percent = None);
+                job.reading.cpu_percent = Some(100.0);
+                job
+            };
+            let first = || job(7, &[(0, 1), (1, 1), (2, 1)], "alice");
+            tester.run(2400.0, |tester, _| TestSample {
+                gpus: (0..3).map(|_| tester.gpu(95, 200.0, 30, 1)).collect(),
+                processes: vec![first()],
+            });
+            let mut second = job(8, &[(0, 1)], user);
+            second.facts.argv = vec!["other".into()];
+            tester.run(1800.0, |tester, _| TestSample {
+                gpus: [99, others, others].map(|percent| tester.gpu(percent, 200.0, 30, 1)).to_vec(),
+                processes: vec![first(), second.clone()],
+            });
+            let found = tester.firing().into_iter().find(|(rule, _)| *rule == "gpu-shared");
+            found.map(|(_, severity)| (severity, tester.finding("gpu-shared").sentence.to_string()))
+        };
+        let (severity, sentence) = run(28, "bob").expect("is found");
+        assert_eq!(severity, "warn");
+        let end = "the other GPUs of md.py (alice, pid 7) are 28 % busy and were 90 % busy before";
+        assert!(sentence.ends_with(end), "{sentence}");
+        assert_eq!(run(93, "bob").map(|(severity, _)| severity), Some("info"));
+        assert_eq!(run(28, "alice").map(|(severity, _)| severity), Some("info"), "one user may do so on purpose");
+    }
+
+    #[test]
+    fn an_unused_gpu_of_a_third_job_of_slurm_does_not_matter() {
+        let unused_is_of = |job: &str| {
+            let jobs = [
+                SlurmJob { job: "7".into(), user: None, gpus: vec![0] },
+                SlurmJob { job: job.into(), user: None, gpus: vec![1] },
+            ];
+            shared_with_bob([true, true], 0.0, 2, Some(&jobs)).firing()
+        };
+        assert_eq!(unused_is_of("8"), [("gpu-shared", "warn")]);
+        assert_eq!(unused_is_of("9"), [("gpu-shared", "info")]);
+    }
+
+    #[test]
+    fn jobs_of_slurm_on_one_gpu_warn_while_another_allocated_gpu_is_unused() {
+        let tester = shared_with_bob([true, true], 0.0, 2, None);
+        assert_eq!(tester.firing(), [("gpu-shared", "warn")]);
+        let sentence = tester.finding("gpu-shared").sentence.to_string();
+        assert!(sentence.ends_with(", while Slurm has allocated GPUs here that nobody uses"), "{sentence}");
+    }
+
+    #[test]
+    fn a_program_outside_of_slurm_on_an_allocated_gpu_warns_also_if_it_slows_nobody() {
+        let tester = shared_with_bob([true, false], 0.0, 1, None);
+        assert_eq!(tester.firing(), [("gpu-shared", "warn")]);
+        let sentence = tester.finding("gpu-shared").sentence.to_string();
+        assert!(sentence.ends_with("; Slurm has allocated it, and a.py (bob, pid 8) is not in its job"), "{sentence}");
+        assert_eq!(shared_with_bob([false, false], 0.0, 1, None).firing(), [("gpu-shared", "info")]);
     }
 
     #[test]

@@ -35,7 +35,9 @@ const SILENT_POWER_SHARE: f32 = 0.65;
 /// A GPU that was never seen at work and accesses no memory at all counts as spinning up to this share of the range from the
 /// power of an idle context to the limit, if its power is constant.
 const NEVER_AT_WORK_SHARE: f32 = 0.25;
-const NEVER_AT_WORK_VARIATION: f64 = 0.015;
+const NEVER_AT_WORK_VARIATION: f64 = 0.02;
+/// As [`NEVER_AT_WORK_VARIATION`], for a server, whose ranks may spin while they wait for requests.
+const SERVER_VARIATION: f64 = 0.015;
 /// The age of a log that has stopped, in seconds, whatever its pace was.
 const STOPPED_LOG_SECONDS: f64 = 900.0;
 /// The largest share of SMs at work while a kernel only waits, in percent: NCCL launches at most one block per channel, and
@@ -349,7 +351,8 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
     let is_low = watts <= context_watts + NEVER_AT_WORK_SHARE * (limit - context_watts) && watts <= 0.5 * limit
         || (is_silent || is_stopped) && watts <= SILENT_POWER_SHARE * limit;
     let variation = f64::from(stats.power_variation?);
-    let is_constant = variation <= NEVER_AT_WORK_VARIATION || variation * f64::from(watts) <= FROZEN_WATTS;
+    let steady = if job.is_server { SERVER_VARIATION } else { NEVER_AT_WORK_VARIATION };
+    let is_constant = variation <= steady || variation * f64::from(watts) <= FROZEN_WATTS;
     let is_still = stats.least_utilization >= Some(98) && (is_silent || stats.most_memory_utilization == Some(0));
     let found = SpinningGpu::new(gpu, track, run, &stats)?;
     let is_hint = stats.most_memory_utilization != Some(0);

@@ -49,6 +49,8 @@ const SILENT_START_AFTER: f64 = 1200.0;
 
 /// How long a job on a single GPU that was never seen at work must spin, and its log be silent, until it warns, in seconds.
 const STOPPED_AFTER: f64 = 1800.0;
+/// A server that never listened hangs in its start if its log has been silent for so long, in seconds.
+const CLOSED_PORT_AFTER: f64 = 900.0;
 
 /// Ranks of one job on several hosts begin to wait within this many seconds of each other.
 const IN_STEP_SECONDS: f64 = 60.0;
@@ -422,8 +424,14 @@ fn is_hung_server(context: &RuleContext, job: &JobTrack, spinning: &[&SpinningGp
     };
     // Nobody can ask ranks for anything that have loaded no model yet: they hang in their first collective.
     let has_loaded_nothing = all_spin && job.gpus.len() >= 2 && job.gpus.iter().all(holds_only_a_context);
+    // It has loaded the model and is silent since then, but nobody can ask it for anything before it opens its port.
+    let is_port_closed = all_spin
+        && job.gpus.len() >= 2
+        && spinning.iter().all(|one| !one.has_worked)
+        && context.has_log_stopped(job, CLOSED_PORT_AFTER)
+        && !context.members(job).any(ProcessTrack::listens);
     let is_told = is_sure && began - job.first_seen >= SERVER_SEEN_BEFORE && !clients::does_nobody_wait(context, job);
-    job.is_model_server && (has_loaded_nothing || is_told)
+    job.is_model_server && (has_loaded_nothing || is_port_closed || is_told)
 }
 
 /// "reads 100 % busy for 10 min but draws 104 W of 700 W (was 560 W) and accesses no memory". A hint does not mention the

@@ -431,6 +431,23 @@ fn the_ranks_of_a_server_that_spin_before_they_have_loaded_a_model_hang() {
 }
 
 #[test]
+fn a_server_that_has_loaded_its_model_and_opens_no_port_hangs() {
+    let fired = |port: Option<u16>, log_stops_at: f64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(2700.0, |tester, passed| {
+            let mut sample = serves(tester, &[(100, 115.0, 0); 2]);
+            sample.processes[0].facts.listening_ports = port.into_iter().collect();
+            let stopped_at = (passed >= log_stops_at).then_some(1000.0 + log_stops_at);
+            logging(tester.t, sample, stopped_at)
+        });
+        tester.fired().contains(&("stuck-spin-suspect", "warn"))
+    };
+    assert!(fired(None, 300.0));
+    assert!(!fired(Some(8000), 300.0), "it may wait for requests");
+    assert!(!fired(None, 5000.0), "it still loads");
+}
+
+#[test]
 fn ranks_that_hang_beside_a_lost_gpu_are_info() {
     let mut tester = after_healthy_work(4);
     tester.run(900.0, |tester, _| {

@@ -14,6 +14,8 @@ const CPU_SECONDS: f64 = 60.0;
 const LATE_SECONDS: f64 = 300.0;
 /// The growth of written or read bytes that is more than log lines.
 const WRITE_BYTES: u64 = 1 << 20;
+/// A program that saves or exports reads at most this many times as much as it writes.
+const READS_PER_WRITE: u64 = 4;
 /// A process is first checked for leaks when it has been observed for this long, in seconds.
 const LEAK_AFTER: f64 = (FAST.points as f64 + 2.0) * 60.0;
 /// The probe checks a log at least in every tenth sample and repeats its age in between. More repetitions than these mean
@@ -546,7 +548,10 @@ impl ProcessTrack {
         if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
             self.last_io_at = Some(t);
         }
-        if wrote >= WRITE_BYTES {
+        // A program that reads far more than it writes works through its input.
+        let input =
+            reading.read_characters.zip(self.read_characters).map_or(0, |(now, before)| now.saturating_sub(before));
+        if wrote >= WRITE_BYTES && wrote >= input / READS_PER_WRITE {
             self.wrote_at = Some(t);
         }
         // A thread that stays in disk sleep is stuck. One that enters and leaves it reads or writes.
