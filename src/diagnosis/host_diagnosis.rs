@@ -398,7 +398,7 @@ impl HostDiagnosis {
         // on a GPU, they are its workers or work beside it.
         let job_ends = &mut self.host_track.job_ends;
         old.retain(|track| {
-            let left = job_ends.left_by(track, t).filter(|_| !self.is_new_probe);
+            let left = job_ends.left_by(track).filter(|_| !self.is_new_probe);
             left.is_some_and(|left| {
                 !self.processes.iter().any(|process| process.key == track.key || left.is_run(process))
             })

@@ -25,7 +25,7 @@ const LONGEST_RESTARTED: f64 = 1800.0;
 pub(super) const RESTARTED_REPEATS: u32 = 5;
 /// Docker waits up to a minute until it starts a container again; this and the start of the program, in seconds.
 const RESTART_GAP: f64 = 90.0;
-/// Programs that left their GPUs are forgotten after this time, in seconds, as the probe does.
+/// A program that left its GPUs may run again within this time, in seconds. The probe forgets it then, too.
 const LEFT_RETENTION: f64 = 10_800.0;
 /// The ends of short runs are forgotten after this time, in seconds.
 const REPEAT_REACH: f64 = 10_800.0;
@@ -283,9 +283,10 @@ impl JobEnds {
         left.is_poller
     }
 
-    /// The program that has left its GPUs lately, and of which this process is another run.
-    pub(crate) fn left_by(&self, process: &ProcessTrack, t: f64) -> Option<&LeftProgram> {
-        self.left.iter().rev().find(|left| t - left.at <= LEFT_RETENTION && left.is_run(process))
+    /// The program that left its GPUs not long before this process began, which is another run of it.
+    pub(crate) fn left_by(&self, process: &ProcessTrack) -> Option<&LeftProgram> {
+        let is_recent = |left: &LeftProgram| process.first_seen - left.at <= LEFT_RETENTION;
+        self.left.iter().rev().find(|left| is_recent(left) && left.is_run(process))
     }
 
     /// Notes the end of a short run, and counts the runs of about the same length that the same program of the same

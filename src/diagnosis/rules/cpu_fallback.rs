@@ -34,7 +34,7 @@ fn cpu_fallback(context: &RuleContext, conditions: &mut Conditions, job: &JobKey
     let cores = |track: &ProcessTrack| track.smoothed_cores.unwrap_or(0.0);
     let Some(track) = members.iter().rev().copied().max_by(|a, b| cores(a).total_cmp(&cores(b))) else { return };
     let Some(process) = context.host.reruns().iter().find(|process| process.key == track.key) else { return };
-    let (Some(left), Some(age)) = (context.host_track.job_ends.left_by(track, t), track.age) else { return };
+    let (Some(left), Some(age)) = (context.host_track.job_ends.left_by(track), track.age) else { return };
     let is_beside = context.processes.iter().any(|other| left.is_run(other));
     let has_no_need = process.facts().is_some_and(names_the_cpu);
     if is_beside || has_no_need || is_notebook(process) || is_debugged(process) || cores(track) < limits.cpu {
@@ -117,7 +117,7 @@ mod tests {
         Runs { first: "python train.py", second: "python train.py", began_after: 20.0, cpu: 620.0, beside: None };
 
     /// Runs a program on GPU 0 for 15 min, and then without a GPU for some seconds.
-    fn tester(runs: &Runs, seconds: f64) -> RuleTester {
+    fn runs_for(runs: &Runs, seconds: f64) -> RuleTester {
         let mut tester = RuleTester::new(gpus(0..1));
         let age = |snapshot: &mut crate::wire::Snapshot, pid: u32, age: f64| {
             let ages = snapshot.processes.pid.iter().map(|known| Some(if *known == Some(pid) { age } else { 9000.0 }));
@@ -146,13 +146,13 @@ mod tests {
     }
 
     fn fired(runs: &Runs, seconds: f64) -> Vec<&'static str> {
-        let fired = tester(runs, seconds).fired().into_iter();
+        let fired = runs_for(runs, seconds).fired().into_iter();
         fired.filter(|(rule, _)| *rule == "cpu-fallback").map(|(_, severity)| severity).collect()
     }
 
     #[test]
     fn a_program_that_runs_again_without_its_gpu_warns() {
-        let tester = tester(&TRAINING, 1000.0);
+        let tester = runs_for(&TRAINING, 1000.0);
         assert!(tester.firing().contains(&("cpu-fallback", "warn")), "{:?}", tester.firing());
         let finding = tester.finding("cpu-fallback");
         assert_eq!(
@@ -161,6 +161,8 @@ mod tests {
         );
         assert_eq!((finding.gpus.len(), finding.is_mine), (1, true));
         assert_eq!(fired(&TRAINING, 850.0), [""; 0], "it may still start");
+        let long = runs_for(&TRAINING, 14_400.0);
+        assert!(long.firing().contains(&("cpu-fallback", "warn")), "after hours, too: {:?}", long.firing());
         let slow = Runs { began_after: 900.0, ..TRAINING };
         assert_eq!(fired(&slow, 1400.0), ["info"], "the first run, too, used no GPU for 15 min");
         assert_eq!(fired(&slow, 1700.0), ["info", "warn"], "it computes on many cores");
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn another_probe_and_a_driver_without_a_list_end_no_run() {
-        let mut tester = tester(&TRAINING, 1000.0);
+        let mut tester = runs_for(&TRAINING, 1000.0);
         let ended = |tester: &RuleTester| {
             tester.transitions.iter().filter(|transition| transition.sentence.contains("came to no GPU")).count()
         };

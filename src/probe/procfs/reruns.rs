@@ -63,9 +63,11 @@ impl Reruns {
         self.left.push(LeftProgram { pid, name, uid, argv, at: uptime_seconds });
     }
 
-    /// Forgets programs that left the GPUs long ago.
+    /// Forgets programs that left the GPUs long ago, unless a new run is still read.
     pub(super) fn expire(&mut self, uptime_seconds: f64) {
-        self.left.retain(|left| uptime_seconds - left.at <= RETENTION);
+        if self.runs.is_empty() {
+            self.left.retain(|left| uptime_seconds - left.at <= RETENTION);
+        }
     }
 
     /// Whether no program is remembered.
@@ -144,6 +146,10 @@ mod tests {
         assert_eq!(reruns.left.len(), 1, "the one that left again later");
         reruns.expire(RETENTION + 101.0);
         assert!(reruns.is_empty());
+        reruns.remember(u32::MAX - 1, &facts("python", "5"), 0.0);
+        reruns.runs.push(7);
+        reruns.expire(RETENTION + 101.0);
+        assert_eq!(reruns.is_new_run(&facts("python", "5")), Some(true), "one of its runs goes on");
     }
 
     #[test]
