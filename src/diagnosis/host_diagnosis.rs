@@ -394,7 +394,7 @@ impl HostDiagnosis {
             track
         });
         self.reruns = tracks.collect();
-        // The others have ended, unless they came to a GPU, or another probe does not know them. While another run of the program is
+        // The others have ended, unless they use a GPU now, or another probe does not know them. While another run of the program is
         // on a GPU, they are its workers or work beside it.
         let job_ends = &mut self.host_track.job_ends;
         old.retain(|track| {

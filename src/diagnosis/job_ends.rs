@@ -5,7 +5,7 @@ use super::track::{GpuTrack, ProcessTrack, gpu_positions, group_by_job, push_bou
 use crate::config::Thresholds;
 use crate::fleet::{Host, JobKey, program_name};
 use crate::wire::redact::REDACTED;
-use crate::wire::{Owner, ProcessFacts, SafeText};
+use crate::wire::{Owner, ProcessFacts, RERUN_SECONDS, SafeText};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -25,8 +25,6 @@ const LONGEST_RESTARTED: f64 = 1800.0;
 pub(super) const RESTARTED_REPEATS: u32 = 5;
 /// Docker waits up to a minute until it starts a container again; this and the start of the program, in seconds.
 const RESTART_GAP: f64 = 90.0;
-/// A program that left its GPUs may run again within this time, in seconds. The probe forgets it then, too.
-const LEFT_RETENTION: f64 = 10_800.0;
 /// The ends of short runs are forgotten after this time, in seconds.
 const REPEAT_REACH: f64 = 10_800.0;
 
@@ -127,9 +125,9 @@ pub(crate) struct LeftProgram {
     pub(crate) at: f64,
     /// How long after its start it was first seen on a GPU, in seconds.
     pub(crate) began_after: f64,
-    /// The runs since then that ended before they came to a GPU.
+    /// The runs since then that ended before they used a GPU.
     failed_runs: u32,
-    /// It came to a GPU by itself after several such runs: it looks for work now and then.
+    /// After several such runs it used a GPU again by itself: it looks for work now and then.
     is_poller: bool,
 }
 
@@ -182,10 +180,14 @@ impl LeftProgram {
         self.words_of_run(process).is_some()
     }
 
-    /// Whether this run of the program does the same work, and whether its command line is the same.
-    pub(crate) fn is_same_work(&self, process: &ProcessTrack) -> (bool, bool) {
-        let words = self.words_of_run(process);
-        words.map_or((false, false), |words| (words.work == self.words.work, words.command == self.words.command))
+    /// Whether this run of the program does the same work, perhaps with other options.
+    pub(crate) fn is_same_work(&self, process: &ProcessTrack) -> bool {
+        self.words_of_run(process).is_some_and(|words| words.work == self.words.work)
+    }
+
+    /// Whether the command line of this run is the same.
+    pub(crate) fn is_same_command(&self, process: &ProcessTrack) -> bool {
+        self.words_of_run(process).is_some_and(|words| words.command == self.words.command)
     }
 
     fn words_of_run(&self, process: &ProcessTrack) -> Option<Words> {
@@ -220,7 +222,7 @@ impl JobEnds {
         for (job, members) in group_by_job(processes) {
             if members.iter().all(|member| !member.positions.is_empty()) {
                 self.remember(&members);
-            } else if members.iter().any(|member| self.is_poll(member)) {
+            } else if self.note_failed_run(&members) {
                 continue;
             }
             let held = members.iter().filter_map(|process| {
@@ -276,16 +278,17 @@ impl JobEnds {
         push_bounded(&mut self.left, left);
     }
 
-    /// Notes that a run of a program ended before it came to a GPU. Returns whether that is usual.
-    fn is_poll(&mut self, process: &ProcessTrack) -> bool {
-        let Some(left) = self.left.iter_mut().rev().find(|left| left.is_run(process)) else { return false };
+    /// Notes that a run of a program ended before it used a GPU. Returns whether that is usual.
+    fn note_failed_run(&mut self, members: &[&ProcessTrack]) -> bool {
+        let is_run = |left: &&mut LeftProgram| members.iter().any(|member| left.is_run(member));
+        let Some(left) = self.left.iter_mut().rev().find(is_run) else { return false };
         left.failed_runs += 1;
         left.is_poller
     }
 
     /// The program that left its GPUs not long before this process began, which is another run of it.
     pub(crate) fn left_by(&self, process: &ProcessTrack) -> Option<&LeftProgram> {
-        let is_recent = |left: &LeftProgram| process.first_seen - left.at <= LEFT_RETENTION;
+        let is_recent = |left: &LeftProgram| process.first_seen - left.at <= RERUN_SECONDS;
         self.left.iter().rev().find(|left| is_recent(left) && left.is_run(process))
     }
 

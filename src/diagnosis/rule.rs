@@ -344,8 +344,8 @@ rules! {
                 eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works through a list), from the fourth if \
                 memory ran out at the end, or from the fifth, after runs of any length up to 7 min or all of the same length, for a model server in a pod, a container \
                 or a service, for any program of a pod that ends so often within half an hour, and for any program that a container engine or \
-                systemd starts again within 90 s each time, if it is your job or gpufleet logs in as root. Runs that end before they come to \
-                a GPU count, too, if the program was on one within the last 3 h and does not try now and then by itself.",
+                systemd starts again within 90 s each time, if it is your job or gpufleet logs in as root. Runs that end before they use a \
+                GPU count, too, if the program was on one within the last 3 h and does not try now and then by itself.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -359,8 +359,8 @@ rules! {
         short: "runs without its GPU",
         topic: Job,
         fires: "A program left the GPUs while gpufleet watched, and a new run of the same program and script by the same user has been on \
-                no GPU for 15 min and uses half a CPU core: info. Warn for the same command after three times the time that the last \
-                run needed to come to a GPU, but not before 15 min and at latest after 75 min. Warn after 25 min for a process that uses \
+                no GPU for 15 min and uses half a CPU core: info. Warn for the same command after three times the time after which the last \
+                run used a GPU, but not before 15 min and at latest after 75 min. Warn after 25 min for a process that uses \
                 3 cores itself, unless a word after the script differs (`main.py prepare`), and after 15 min if it is a model server. If \
                 none of the GPUs that it had is free, or it may do other work, it stays info, after 45 min.",
         means: "CUDA does not work there any more and the program goes on without it: the driver was updated, the container lost its GPUs \

@@ -34,6 +34,11 @@ impl<'a> RuleContext<'a> {
         job.members(self.processes)
     }
 
+    /// The user of a job, as shown on the screen; `None` if it has no process.
+    pub(super) fn user(&self, job: &'a JobTrack) -> Option<&'a SafeText> {
+        self.members(job).next().map(|process| &process.info.who)
+    }
+
     /// Whether this is the first sample of the host.
     pub(super) fn is_first_sample(&self) -> bool {
         self.host_track.samples <= 1
@@ -81,7 +86,7 @@ impl<'a> RuleContext<'a> {
             gpus: self.finding_gpus(job.positions()),
             processes: self.members(job).map(|process| self.finding_process(process)).collect(),
             job: Some(job.key.clone()),
-            user: self.members(job).next().map(|process| process.info.who.clone()),
+            user: self.user(job).cloned(),
             is_mine: job.is_mine,
             ..FindingDetails::default()
         }

@@ -112,6 +112,13 @@ impl RuleTester {
         self.run_edited(seconds, make, |_, _| {});
     }
 
+    /// As [`Self::run`], with processes that start when the samples begin.
+    pub(super) fn run_new(&mut self, seconds: f64, make: impl FnMut(&mut Self, f64) -> TestSample) {
+        self.run_edited(seconds, make, |snapshot, passed| {
+            snapshot.processes.age_seconds = vec![Some(passed); snapshot.processes.len()];
+        });
+    }
+
     pub(super) fn run_edited(
         &mut self,
         seconds: f64,

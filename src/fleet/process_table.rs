@@ -115,19 +115,7 @@ impl ProcessTable {
         missing.extend(previous);
         // Without a list, they stay as they were.
         if context.is_listed {
-            self.reruns.clear();
-        }
-        for &(pid, row) in rows.iter().filter(|_| context.is_listed) {
-            let is_on_gpu = self.live.binary_search_by_key(&pid, |process| process.key.pid).is_ok();
-            let is_repeated = self.reruns.last().is_some_and(|last| last.key.pid == pid);
-            if is_on_gpu || is_repeated || self.reruns.len() >= MAX_RERUNS {
-                continue;
-            }
-            let mut reading = columns.row(row);
-            sanitize::sanitize_process(&mut reading);
-            let (key, info) = self.identify(pid, &reading, facts.remove(&pid), context);
-            let state_since = context.now;
-            self.reruns.push(Process { key, info, reading, gpus: Vec::new(), state_since, is_stale: false });
+            self.list_reruns(&columns, &rows, &mut facts, context);
         }
         // The driver may list these processes in the next snapshot.
         for (pid, facts) in facts {
@@ -138,6 +126,32 @@ impl ProcessTable {
         let facts_bytes = self.expire_facts();
         if facts_bytes > MAX_FACTS_BYTES {
             self.drop_facts(facts_bytes - MAX_FACTS_BYTES);
+        }
+    }
+
+    /// Lists the processes that have readings and are on no GPU.
+    fn list_reruns(
+        &mut self,
+        columns: &ProcessColumns,
+        rows: &[(u32, usize)],
+        facts: &mut HashMap<u32, ProcessFacts>,
+        context: &SnapshotContext,
+    ) {
+        self.reruns.clear();
+        for &(pid, row) in rows {
+            let is_on_gpu = self.live.binary_search_by_key(&pid, |process| process.key.pid).is_ok();
+            let is_repeated = self.reruns.last().is_some_and(|last| last.key.pid == pid);
+            if is_on_gpu || is_repeated {
+                continue;
+            }
+            if self.reruns.len() >= MAX_RERUNS {
+                break;
+            }
+            let mut reading = columns.row(row);
+            sanitize::sanitize_process(&mut reading);
+            let (key, info) = self.identify(pid, &reading, facts.remove(&pid), context);
+            let state_since = context.now;
+            self.reruns.push(Process { key, info, reading, gpus: Vec::new(), state_since, is_stale: false });
         }
     }
 
@@ -358,23 +372,28 @@ mod tests {
         ProcessFacts { pid, start_ticks: Some(1), ancestors: vec![ancestor; 50], ..ProcessFacts::default() }
     }
 
-    /// Applies a snapshot that lists these processes on GPU 0.
-    fn apply(table: &mut ProcessTable, seconds: u32, listed: impl Iterator<Item = u32>, facts: Vec<ProcessFacts>) {
-        let listed: Vec<GpuProcessReading> = listed
-            .map(|pid| GpuProcessReading { pid: Some(pid), gpu: Some(0), ..GpuProcessReading::default() })
-            .collect();
-        let mut snapshot =
-            Snapshot { gpu_processes: GpuProcessColumns::from_rows(&listed), facts, ..Snapshot::default() };
+    fn on_gpu_0(pids: impl Iterator<Item = u32>) -> GpuProcessColumns {
+        let usage = |pid| GpuProcessReading { pid: Some(pid), gpu: Some(0), ..GpuProcessReading::default() };
+        GpuProcessColumns::from_rows(&pids.map(usage).collect::<Vec<_>>())
+    }
+
+    fn apply_snapshot(table: &mut ProcessTable, seconds: u32, mut snapshot: Snapshot, is_listed: bool) {
         let (infos, readings) = (gpus(0..1), [GpuReading::default()]);
         let context = SnapshotContext {
             boot_id: None,
             infos: &infos,
             readings: &readings,
-            is_listed: true,
+            is_listed,
             is_first: seconds == 0,
             now: at(f64::from(seconds)),
         };
         table.apply(&mut snapshot, &context);
+    }
+
+    /// Applies a snapshot that lists these processes on GPU 0.
+    fn apply(table: &mut ProcessTable, seconds: u32, listed: impl Iterator<Item = u32>, facts: Vec<ProcessFacts>) {
+        let snapshot = Snapshot { gpu_processes: on_gpu_0(listed), facts, ..Snapshot::default() };
+        apply_snapshot(table, seconds, snapshot, true);
     }
 
     fn facts_bytes(table: &ProcessTable) -> usize {
@@ -391,29 +410,18 @@ mod tests {
         let mut table = ProcessTable::default();
         let mut apply = |pids: &[u32], on_gpu: &[u32], is_listed: bool| {
             let rows: Vec<ProcessReading> = pids.iter().copied().map(row).collect();
-            let usage = |pid: &u32| GpuProcessReading { pid: Some(*pid), gpu: Some(0), ..GpuProcessReading::default() };
-            let usages: Vec<GpuProcessReading> = on_gpu.iter().map(usage).collect();
-            let mut snapshot = Snapshot {
-                gpu_processes: GpuProcessColumns::from_rows(&usages),
+            let snapshot = Snapshot {
+                gpu_processes: on_gpu_0(on_gpu.iter().copied()),
                 processes: ProcessColumns::from_rows(&rows),
                 ..Snapshot::default()
             };
-            let (infos, readings) = (gpus(0..1), [GpuReading::default()]);
-            let context = SnapshotContext {
-                boot_id: None,
-                infos: &infos,
-                readings: &readings,
-                is_listed,
-                is_first: false,
-                now: at(1.0),
-            };
-            table.apply(&mut snapshot, &context);
+            apply_snapshot(&mut table, 1, snapshot, is_listed);
             let pids = |list: &[Process]| list.iter().map(|process| process.key.pid).collect::<Vec<_>>();
             (pids(table.live()), pids(table.reruns()))
         };
         assert_eq!(apply(&[7, 8], &[7], true), (vec![7], vec![8]));
         assert_eq!(apply(&[], &[], false), (vec![7], vec![8]), "the driver does not answer");
-        assert_eq!(apply(&[7, 8], &[7, 8], true), (vec![7, 8], vec![]), "it has come to a GPU");
+        assert_eq!(apply(&[7, 8], &[7, 8], true), (vec![7, 8], vec![]), "it uses a GPU");
         let many: Vec<u32> = (10..100).collect();
         assert_eq!(apply(&many, &[], true).1.len(), MAX_RERUNS);
     }

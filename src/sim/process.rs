@@ -198,8 +198,10 @@ impl Process {
 
     /// Returns the number of its GPUs that the process uses; it holds the others without work.
     pub(super) fn used_gpus(&self) -> usize {
-        let Some(phase) = self.phase().filter(|phase| !phase.has("off_gpu")) else { return 0 };
-        phase.number("uses").map_or(usize::MAX, |uses| uses as usize)
+        if self.is_off_gpu() {
+            return 0;
+        }
+        self.phase().and_then(|phase| phase.number("uses")).map_or(usize::MAX, |uses| uses as usize)
     }
 
     /// Whether the process is on no GPU.

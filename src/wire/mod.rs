@@ -45,6 +45,7 @@ pub use message::{
     Hello, Inventory, Message, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, PROTOCOL, ProbeCost, ReadingSource, Reply,
     ReplyOutcome, Request, Signal, Snapshot, WITHOUT_NCCL,
 };
+pub(crate) use process::RERUN_SECONDS;
 pub use process::{
     Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,
     ProcessReading, ProcessState,

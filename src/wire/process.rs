@@ -280,6 +280,9 @@ pub struct ProcessFacts {
     pub owner: Option<Owner>,
 }
 
+/// A program that left the GPUs may run again within this time, in seconds. Later it is forgotten.
+pub(crate) const RERUN_SECONDS: f64 = 3.0 * 3600.0;
+
 impl ProcessFacts {
     /// The program and its script or module, with the options between them: the arguments that stay when somebody starts it again
     /// with other settings.

@@ -16,7 +16,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     }
 }
 
-/// Its last run came to a GPU after some time: this run should not take more than this many times longer.
+/// The last run used a GPU some time after its start: this run should not take more than this many times longer.
 const LONGER: f64 = 3.0;
 /// A process that uses so many cores itself computes on them, and warns after this time, in seconds. Programs that prepare data use one
 /// core, or start workers.
@@ -43,12 +43,11 @@ fn cpu_fallback(context: &RuleContext, conditions: &mut Conditions, job: &JobKey
     // A server gets another port or model.
     let is_server = serves_models(process, context.limits);
     let computes = track.own_cores().is_some_and(|cores| cores >= COMPUTING_CORES);
-    let (is_same_work, is_same_command) = left.is_same_work(track);
     let begins_within = (LONGER * left.began_after).min(limits.warn_after).max(limits.info_after);
     let warn_after = match (computes, is_server) {
         (true, true) => Some(limits.info_after),
-        (true, false) if is_same_work => Some(begins_within.min(COMPUTES_FOR.max(limits.info_after))),
-        _ => is_same_command.then_some(begins_within),
+        (true, false) if left.is_same_work(track) => Some(begins_within.min(COMPUTES_FOR.max(limits.info_after))),
+        _ => left.is_same_command(track).then_some(begins_within),
     };
     // A free GPU is one that it could use.
     let is_free = |position: &usize| !context.processes.iter().any(|other| other.positions.contains(position));
@@ -231,11 +230,10 @@ mod tests {
             },
             |snapshot, passed| snapshot.processes.age_seconds = vec![Some(20.0 + passed); 2],
         );
-        tester.run_edited(
-            1000.0,
-            |tester, _| TestSample { gpus: busy(tester, 0), processes: vec![rank(9, &[]), rank(10, &[])] },
-            |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed); 2],
-        );
+        tester.run_new(1000.0, |tester, _| TestSample {
+            gpus: busy(tester, 0),
+            processes: vec![rank(9, &[]), rank(10, &[])],
+        });
         let finding = tester.finding("cpu-fallback");
         assert_eq!((finding.processes.len(), finding.gpus.len()), (2, 2));
         assert!(
@@ -250,7 +248,7 @@ mod tests {
     fn another_probe_and_a_driver_without_a_list_end_no_run() {
         let mut tester = runs_for(&TRAINING, 1000.0);
         let ended = |tester: &RuleTester| {
-            tester.transitions.iter().filter(|transition| transition.sentence.contains("came to no GPU")).count()
+            tester.transitions.iter().filter(|transition| transition.sentence.contains("it never used a GPU")).count()
         };
         let empty =
             |tester: &mut RuleTester, _: f64| TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] };

@@ -1,7 +1,7 @@
 use crate::config::thresholds::Thresholds;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::diagnosis::{RuleId, Severity};
-use crate::fleet::fixture::{gpus, process};
+use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::wire::{GpuHealth, GpuHealthColumns, GpuReading};
 
 fn busy(tester: &mut RuleTester, edit: impl FnOnce(&mut GpuReading)) -> TestSample {
@@ -355,77 +355,56 @@ fn a_power_limit_that_slows_down_a_job_warns() {
     assert_eq!(at_the_limit(false).firing(), [("power-limit-low", "info")], "its job has no other GPU");
 }
 
+/// Busy boards with these clocks in MHz, of at most `max`, of which the driver slows down the first `hot` because of heat.
+fn with_hot_boards(max: u32, clocks: &[u32], hot: usize, seconds: f64, processes: &[TestProcess]) -> RuleTester {
+    let mut infos = gpus(0..clocks.len() as u32);
+    for info in &mut infos {
+        info.clock_sm_max_mhz = Some(max);
+    }
+    let mut tester = RuleTester::new(infos);
+    tester.run(seconds, |tester, _| {
+        let reading = |(position, clock): (usize, &u32)| GpuReading {
+            clock_sm_mhz: Some(*clock),
+            clocks_event_reasons: (position < hot).then_some(0x20),
+            ..tester.gpu(98, 450.0, 40, 40)
+        };
+        TestSample { gpus: clocks.iter().enumerate().map(reading).collect(), processes: processes.to_vec() }
+    });
+    tester
+}
+
+fn thermal(findings: Vec<(&'static str, &'static str)>) -> Vec<&'static str> {
+    findings.into_iter().filter(|(rule, _)| *rule == "thermal-throttle").map(|(_, severity)| severity).collect()
+}
+
 #[test]
 fn heat_that_slows_down_a_job_warns() {
-    let run = |hot_clock: u32| {
-        let mut infos = gpus(0..2);
-        for info in &mut infos {
-            info.clock_sm_max_mhz = Some(1980);
-        }
-        let mut tester = RuleTester::new(infos);
-        tester.run(1500.0, |tester, _| {
-            let mut readings: Vec<GpuReading> = (0..2).map(|_| tester.gpu(98, 450.0, 40, 40)).collect();
-            for (reading, clock) in readings.iter_mut().zip([hot_clock, 1800]) {
-                reading.clock_sm_mhz = Some(clock);
-            }
-            readings[0].clocks_event_reasons = Some(0x20);
-            TestSample { gpus: readings, processes: vec![process(7, "python train.py", &[(0, 40), (1, 40)])] }
-        });
-        tester.fired().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
-    };
-    assert_eq!(run(1200), [("thermal-throttle", "warn")], "a third, and its equal runs at full clock");
-    assert_eq!(run(1350), [("thermal-throttle", "info"), ("thermal-throttle", "warn")]);
-    assert_eq!(run(1600), [("thermal-throttle", "info")]);
+    let job = process(7, "python train.py", &[(0, 40), (1, 40)]);
+    let run =
+        |clock: u32| thermal(with_hot_boards(1980, &[clock, 1800], 1, 1500.0, std::slice::from_ref(&job)).fired());
+    assert_eq!(run(1200), ["warn"], "a third, and its equal runs at full clock");
+    assert_eq!(run(1350), ["info", "warn"]);
+    assert_eq!(run(1600), ["info"]);
 }
 
 #[test]
 fn a_hot_board_beside_an_equal_one_that_is_much_faster_warns() {
-    let run = |hot_clock: u32| {
-        let mut infos = gpus(0..2);
-        for info in &mut infos {
-            // GeForce boards never reach it.
-            info.clock_sm_max_mhz = Some(2100);
-        }
-        let mut tester = RuleTester::new(infos);
-        tester.run(1500.0, |tester, _| {
-            let mut readings: Vec<GpuReading> = (0..2).map(|_| tester.gpu(98, 150.0, 40, 1)).collect();
-            for (reading, clock) in readings.iter_mut().zip([hot_clock, 1815]) {
-                reading.clock_sm_mhz = Some(clock);
-            }
-            readings[0].clocks_event_reasons = Some(0x20);
-            let processes = [(7, 0), (8, 1)].map(|(pid, gpu)| process(pid, "pmemd.cuda -O", &[(gpu, 1)])).to_vec();
-            TestSample { gpus: readings, processes }
-        });
-        tester.fired().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
-    };
-    assert_eq!(run(1185), [("thermal-throttle", "warn")]);
-    assert_eq!(run(1500), [("thermal-throttle", "info")]);
+    let jobs = [(7, 0), (8, 1)].map(|(pid, gpu)| process(pid, "pmemd.cuda -O", &[(gpu, 1)]));
+    // GeForce boards never reach their highest clock.
+    let run = |clock: u32| thermal(with_hot_boards(2100, &[clock, 1815], 1, 1500.0, &jobs).fired());
+    assert_eq!((run(1185), run(1500)), (vec!["warn"], vec!["info"]));
 }
 
 #[test]
 fn heat_that_takes_a_third_of_the_clock_of_several_gpus_warns() {
+    let job = process(7, "python train.py", &[(0, 40), (1, 40)]);
     let run = |hot: usize, clock: u32| {
-        let mut infos = gpus(0..4);
-        for info in &mut infos {
-            info.clock_sm_max_mhz = Some(1980);
-        }
-        let mut tester = RuleTester::new(infos);
-        tester.run(900.0, |tester, _| {
-            let mut readings: Vec<GpuReading> = (0..4).map(|_| tester.gpu(98, 450.0, 40, 40)).collect();
-            for reading in &mut readings {
-                reading.clock_sm_mhz = Some(clock);
-            }
-            for reading in readings.iter_mut().take(hot) {
-                reading.clocks_event_reasons = Some(0x20);
-            }
-            TestSample { gpus: readings, processes: vec![process(7, "python train.py", &[(0, 40), (1, 40)])] }
-        });
-        tester.firing().into_iter().filter(|(rule, _)| *rule == "thermal-throttle").collect::<Vec<_>>()
+        thermal(with_hot_boards(1980, &[clock; 4], hot, 900.0, std::slice::from_ref(&job)).firing())
     };
-    assert_eq!(run(3, 1260), [("thermal-throttle", "warn"); 3]);
-    assert_eq!(run(2, 1260), [("thermal-throttle", "info"); 2]);
-    assert_eq!(run(4, 1260), [("thermal-throttle", "warn"); 4]);
-    assert_eq!(run(3, 1500), [("thermal-throttle", "info"); 3], "at 0.76 of its maximum");
+    assert_eq!(run(3, 1260), ["warn"; 3]);
+    assert_eq!(run(2, 1260), ["info"; 2]);
+    assert_eq!(run(4, 1260), ["warn"; 4]);
+    assert_eq!(run(3, 1500), ["info"; 3], "at 0.76 of its maximum");
 }
 
 #[test]

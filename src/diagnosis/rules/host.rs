@@ -228,7 +228,7 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
         details.user = jobs.first().and_then(|job| job.user.clone());
         if let Some(job) = only_slurm_job(context) {
             details.is_mine = job.is_mine;
-            details.user = context.members(job).next().map(|process| process.info.who.clone());
+            details.user = context.user(job).cloned();
             details.job = Some(job.key.clone());
             details.processes = context.members(job).map(|process| context.finding_process(process)).collect();
         }

@@ -153,7 +153,7 @@ fn another_machine_under_the_same_name_is_no_reboot() {
     assert_eq!(run(90_000.0).fired(), [], "it was up before");
     let tester = run(8.0);
     let sentence = &tester.finding("host-rebooted").sentence;
-    assert!(sentence.ends_with("; 1 program on its GPUs ended"), "a display server is none: {sentence}");
+    assert!(sentence.ends_with("; 1 program on its GPUs ended"), "a display server does not count: {sentence}");
 }
 
 #[test]

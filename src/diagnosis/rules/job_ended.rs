@@ -59,7 +59,7 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
             if ended.repeats > 1 { format!(" for the {}th time in a row", ended.repeats) } else { String::new() };
         let gpus = || context.format_gpus(ended.positions.iter().copied());
         let what = match (ended.positions.is_empty(), ended.most_memory) {
-            (true, 0) => "this run came to no GPU".to_owned(),
+            (true, 0) => "it never used a GPU".to_owned(),
             (true, bytes) => format!("it left its GPUs and released {}", gibibytes(bytes)),
             (false, bytes) => format!("it left {} and released {}", gpus(), gibibytes(bytes)),
         };
@@ -114,11 +114,18 @@ fn was_oom(context: &RuleContext, ended: &EndedJob) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::diagnosis::testing::{RuleTester, TestSample, trains};
-    use crate::fleet::fixture::{gpus, process};
+    use crate::fleet::fixture::{TestProcess, gpus, process};
     use crate::wire::{Ancestor, Owner, SlurmJobEnd, XidEvent};
 
     fn empty(tester: &mut RuleTester) -> TestSample {
         TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
+    }
+
+    /// Makes a process the entry of a container.
+    fn starts_with_its_container(process: &mut TestProcess) {
+        process.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "lora".into() });
+        let shim = Ancestor { pid: 30, uid: Some(0), name: "containerd-shim".into(), ..Ancestor::default() };
+        process.facts.ancestors = vec![shim];
     }
 
     #[test]
@@ -239,16 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_again_and_again_before_it_comes_to_a_gpu_warns() {
+    fn a_program_that_fails_again_and_again_before_it_uses_a_gpu_warns() {
         let fired = |command: &str| {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.run(900.0, |tester, _| trains(tester));
             for run in 0..8_u32 {
-                tester.run_edited(
-                    20.0,
-                    |tester, _| TestSample { processes: vec![process(8 + run, command, &[])], ..empty(tester) },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(20.0, |tester, _| TestSample {
+                    processes: vec![process(8 + run, command, &[])],
+                    ..empty(tester)
+                });
                 tester.run(40.0, |tester, _| empty(tester));
             }
             let ended = tester.finding("job-ended").sentence.to_string();
@@ -256,7 +262,7 @@ mod tests {
         };
         let (firing, sentence) = fired("python train.py --resume");
         assert!(firing.contains(&("job-ended", "warn")), "{firing:?}");
-        let end = "ended for the 8th time in a row after 10 s: this run came to no GPU";
+        let end = "ended for the 8th time in a row after 10 s: it never used a GPU";
         assert!(sentence.ends_with(end), "{sentence}");
         assert_eq!(fired("python other.py").0, [("job-ended", "info")], "only the end of the run on the GPU");
     }
@@ -271,11 +277,7 @@ mod tests {
             for _ in 0..9 {
                 *pid += 1;
                 let poll = process(*pid, "python train.py --resume", &[]);
-                tester.run_edited(
-                    20.0,
-                    |tester, _| TestSample { processes: vec![poll.clone()], ..empty(tester) },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(20.0, |tester, _| TestSample { processes: vec![poll.clone()], ..empty(tester) });
                 tester.run(60.0, |tester, _| empty(tester));
             }
             tester.run(700.0, |tester, _| empty(tester));
@@ -291,17 +293,11 @@ mod tests {
             tester.interval = 10.0;
             for (pid, length) in (7..).zip(lengths) {
                 let mut train = process(pid, "python train.py", &[(0, 40)]);
-                train.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "lora".into() });
-                let shim = Ancestor { pid: 30, uid: Some(0), name: "containerd-shim".into(), ..Ancestor::default() };
-                train.facts.ancestors = vec![shim];
-                tester.run_edited(
-                    *length,
-                    |tester, _| TestSample {
-                        gpus: vec![tester.gpu(97, 290.0, 60, 40)],
-                        processes: vec![train.clone()],
-                    },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                starts_with_its_container(&mut train);
+                tester.run_new(*length, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(97, 290.0, 60, 40)],
+                    processes: vec![train.clone()],
+                });
             }
             tester.run(20.0, |tester, _| empty(tester));
             tester.fired().contains(&("job-ended", "warn"))
@@ -321,11 +317,10 @@ mod tests {
             for run in 0..8_u32 {
                 let mut server = process(7 + run, "VLLM::Worker_TP", &[(0, 40)]);
                 server.facts.owner = owner.clone();
-                tester.run_edited(
-                    280.0,
-                    |tester, _| TestSample { gpus: vec![tester.gpu(0, 68.0, 0, 40)], processes: vec![server.clone()] },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(280.0, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(0, 68.0, 0, 40)],
+                    processes: vec![server.clone()],
+                });
                 tester.run(700.0, |tester, _| empty(tester));
             }
             tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").count()
@@ -343,11 +338,10 @@ mod tests {
             for (run, length) in (0..).zip(lengths) {
                 let mut train = process(7 + run, "python train.py", &[(0, 40)]);
                 train.facts.owner = Some(Owner::Pod { uid: "team-train".into(), container: None });
-                tester.run_edited(
-                    *length,
-                    |tester, _| TestSample { gpus: vec![tester.gpu(20, 168.0, 5, 40)], processes: vec![train.clone()] },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(*length, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(20, 168.0, 5, 40)],
+                    processes: vec![train.clone()],
+                });
                 tester.run(pause, |tester, _| empty(tester));
             }
             tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
@@ -359,38 +353,32 @@ mod tests {
 
     #[test]
     fn tasks_of_an_array_that_compute_nothing_and_a_container_that_starts_again_at_once_warn() {
-        let fired = |edit: &dyn Fn(u32, &mut crate::fleet::fixture::TestProcess), pause: f64, utilization: u8| {
+        let fired = |edit: &dyn Fn(u32, &mut TestProcess), pause: f64, utilization: u8| {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.interval = 10.0;
             for run in 0..9_u32 {
                 let mut task = process(7 + run, &format!("python pick.py --task {run}"), &[(0, 1)]);
                 edit(run, &mut task);
-                tester.run_edited(
-                    60.0,
-                    |tester, _| TestSample {
-                        gpus: vec![tester.gpu(utilization, 80.0, 0, 1)],
-                        processes: vec![task.clone()],
-                    },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(60.0, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(utilization, 80.0, 0, 1)],
+                    processes: vec![task.clone()],
+                });
                 tester.run(pause, |tester, _| empty(tester));
             }
             let warned = tester.fired().contains(&("job-ended", "warn"));
             (warned, tester.fired().iter().any(|(rule, _)| *rule == "job-ended"))
         };
         let task = |job: fn(u32) -> u32| {
-            move |run: u32, task: &mut crate::fleet::fixture::TestProcess| {
+            move |run: u32, task: &mut TestProcess| {
                 task.facts.owner = Some(Owner::Slurm { job: job(run).to_string().as_str().into(), step: None });
             }
         };
         assert_eq!(fired(&task(|run| 100 + run), 30.0, 0), (true, true));
         assert_eq!(fired(&task(|run| 100 + run), 30.0, 60), (false, false), "they compute");
         assert_eq!(fired(&task(|_| 100), 30.0, 0), (false, false), "a script that calls a program for each file");
-        let container = |_: u32, task: &mut crate::fleet::fixture::TestProcess| {
+        let container = |_: u32, task: &mut TestProcess| {
             task.facts.argv = ["python", "train.py"].map(Into::into).to_vec();
-            task.facts.owner = Some(Owner::Container { runtime: "docker".into(), id: "maskrcnn".into() });
-            let shim = Ancestor { pid: 30, uid: Some(0), name: "containerd-shim".into(), ..Ancestor::default() };
-            task.facts.ancestors = vec![shim];
+            starts_with_its_container(task);
         };
         assert_eq!(fired(&container, 0.0, 30), (true, true), "the next run is there in the same sample");
     }
@@ -411,11 +399,10 @@ mod tests {
                     argv: vec![name.into()],
                 };
                 train.facts.ancestors = parent.split(" < ").map(ancestor).collect();
-                tester.run_edited(
-                    230.0,
-                    |tester, _| TestSample { gpus: vec![tester.gpu(20, 168.0, 5, 40)], processes: vec![train.clone()] },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(230.0, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(20, 168.0, 5, 40)],
+                    processes: vec![train.clone()],
+                });
                 tester.run(pause, |tester, _| empty(tester));
             }
             tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
@@ -439,14 +426,10 @@ mod tests {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.interval = 5.0;
             for run in 0..10_u32 {
-                tester.run_edited(
-                    70.0,
-                    |tester, _| TestSample {
-                        gpus: vec![tester.gpu(percent, 280.0, 10, 40)],
-                        processes: vec![process(7 + run, "blender -b scene.py", &[(0, 40)])],
-                    },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(70.0, |tester, _| TestSample {
+                    gpus: vec![tester.gpu(percent, 280.0, 10, 40)],
+                    processes: vec![process(7 + run, "blender -b scene.py", &[(0, 40)])],
+                });
                 tester.run(15.0, |tester, _| empty(tester));
             }
             tester.fired().into_iter().filter(|(rule, _)| *rule == "job-ended").map(|(_, to)| to).collect::<Vec<_>>()
@@ -519,7 +502,7 @@ mod tests {
                 processes: (0..8).map(rank).collect(),
             }
         };
-        tester.run_edited(100.0, ranks, |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed); 8]);
+        tester.run_new(100.0, ranks);
         tester.run(60.0, |tester, _| TestSample {
             gpus: (0..8).map(|_| tester.gpu(0, 50.0, 0, 0)).collect(),
             processes: vec![],
@@ -533,15 +516,11 @@ mod tests {
             let mut tester = RuleTester::new(gpus(0..1));
             tester.interval = 20.0;
             for (pid, length) in (7..).zip(lengths.iter().copied()) {
-                tester.run_edited(
-                    length,
-                    |tester, _| {
-                        let mut waits = process(pid, "python serve.py", &[(0, 0)]);
-                        waits.gpus[0].gpu_memory_bytes = Some(430 << 20);
-                        TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![waits] }
-                    },
-                    |snapshot, passed| snapshot.processes.age_seconds = vec![Some(passed)],
-                );
+                tester.run_new(length, |tester, _| {
+                    let mut waits = process(pid, "python serve.py", &[(0, 0)]);
+                    waits.gpus[0].gpu_memory_bytes = Some(430 << 20);
+                    TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![waits] }
+                });
                 tester.run(60.0, |tester, _| empty(tester));
             }
             tester.fired()

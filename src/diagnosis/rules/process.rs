@@ -129,7 +129,7 @@ fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     let writes = |process: &&ProcessTrack| {
         let began = process.blocked.map_or(f64::INFINITY, |run| run.since);
         let is_recent = |at: f64| at >= began + WRITING_AFTER && context.sample_time.t - at <= WRITING_SECONDS;
-        // One that loads its model moves it to the GPU, while mapped files are no reads.
+        // A process that loads its model fills the GPU. The kernel does not count reads of mapped files.
         let loads = process.memory_grew_at.is_some_and(is_recent);
         loads || process.last_io_at.is_some_and(is_recent)
     };

@@ -95,9 +95,10 @@ fn warning<'a>(context: &RuleContext, jobs: &[&'a JobTrack], position: usize) ->
     let are_of_slurm = jobs.iter().all(|job| matches!(job.key, JobKey::Slurm { .. }));
     let are_shards = are_of_slurm && context.gpus.iter().all(|gpu| gpu.unused_since.is_none());
     let slowed = || slowed_by_another_job(context, jobs, position).or_else(|| held_up(context, jobs));
+    let slowed = if are_shards { None } else { slowed() };
     let misplaced = || (are_of_slurm && are_misplaced(context, jobs)).then_some(Reason::Misplaced);
     let outside = || outside_of_slurm(context, jobs, position).map(Reason::Outside);
-    Some(()).filter(|()| !are_shards).and_then(|()| slowed()).or_else(misplaced).or_else(outside)
+    slowed.or_else(misplaced).or_else(outside)
 }
 
 /// Whether Slurm has allocated GPUs to one of these jobs that nobody uses.
@@ -160,19 +161,20 @@ const SLOWED_SHARE: f32 = 0.65;
 /// How long it was seen alone, in seconds.
 const ALONE_SECONDS: f64 = 600.0;
 
-/// A job that lost much of a GPU to another job. One user may share a GPU on
-/// purpose, but not those of a job on several GPUs, nor by starting one command twice.
+/// A job that lost much of a GPU to another job. One user may share a GPU on purpose, but not those of a job on several GPUs, nor by
+/// starting one command twice.
 fn slowed_by_another_job<'a>(context: &RuleContext, jobs: &[&'a JobTrack], position: usize) -> Option<Reason<'a>> {
-    let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
     let command = |job: &JobTrack| context.members(job).next().map(|process| process.info.command.clone());
     jobs.iter().find_map(|job| {
-        let is_accident =
-            |other: &JobTrack| user(other) != user(job) || job.gpus.len() >= 2 || command(other) == command(job);
-        let came_later = |other: &&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
+        let is_accident = |other: &'a JobTrack| {
+            context.user(other) != context.user(job) || job.gpus.len() >= 2 || command(other) == command(job)
+        };
+        let came_later =
+            |other: &&'a JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity);
         // Without a reading, only a command that was started twice is certainly a mistake.
-        let is_cause = |other: &&JobTrack| came_later(other) && (now.is_some() || command(other) == command(job));
+        let is_cause = |other: &&'a JobTrack| came_later(other) && (now.is_some() || command(other) == command(job));
         let is_slowed = earlier >= ALONE_PERCENT && now.is_none_or(|now| f32::from(now) <= SLOWED_SHARE * earlier);
         (is_slowed && jobs.iter().any(is_cause)).then_some(Reason::Slowed { job, earlier, now })
     })
@@ -183,12 +185,14 @@ const HELD_UP_WINDOW: f64 = 600.0;
 
 /// A job on several GPUs of which the ones that it shares with nobody have become slow since the job of another user came.
 fn held_up<'a>(context: &RuleContext, jobs: &[&'a JobTrack]) -> Option<Reason<'a>> {
-    let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
     let begin = context.sample_time.t - HELD_UP_WINDOW;
     jobs.iter().find_map(|job| {
-        let came_later =
-            |other: &&&JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && user(other) != user(job);
-        jobs.iter().find(came_later)?;
+        let came_later = |other: &&'a JobTrack| {
+            other.first_seen >= job.first_seen + ALONE_SECONDS && context.user(other) != context.user(job)
+        };
+        if !jobs.iter().any(came_later) {
+            return None;
+        }
         let own = || job.gpus.iter().filter(|gpu| gpu.is_exclusive);
         let earlier: Vec<f32> = own().map(|gpu| gpu.baseline.known_utilization()).collect::<Option<_>>()?;
         let now = |gpu: &JobGpu| context.gpus.get(gpu.position)?.window.stats(begin).mean_utilization;

@@ -385,12 +385,11 @@ fn suspect(
 
 /// Whether a server of the same user computes on this host.
 fn has_server_at_work(context: &RuleContext, job: &JobTrack) -> bool {
-    let user = |job: &JobTrack| context.members(job).next().map(|process| process.info.who.clone());
-    let own = user(job);
+    let own = context.user(job);
     let computes =
         |other: &&JobTrack| other.computed_at.is_some_and(|at| context.sample_time.t - at <= HOST_WORK_GRACE.0);
     let serves = |other: &&JobTrack| other.is_model_server || other.served_port.is_some();
-    own.is_some() && context.jobs.iter().filter(serves).filter(computes).any(|other| user(other) == own)
+    own.is_some() && context.jobs.iter().filter(serves).filter(computes).any(|other| context.user(other) == own)
 }
 
 /// Whether a server hangs. While ranks wait for requests in a collective, at least one rests, and the next wait looks as the

@@ -537,21 +537,19 @@ impl ProcessTrack {
     fn update_host_work(&mut self, process: &Process, (t, dt): (f64, f64)) {
         let reading = &process.reading;
         let has_more = |before: Option<u32>, now: Option<u32>| matches!((before, now), (Some(a), Some(b)) if b > a);
-        let wrote = match (self.write_bytes, reading.write_bytes) {
-            (Some(before), Some(now)) => now.saturating_sub(before),
-            _ => 0,
+        let grown = |before: Option<u64>, now: Option<u64>| {
+            before.zip(now).map_or(0, |(before, now)| now.saturating_sub(before))
         };
-        let read = matches!((self.read_characters, reading.read_characters), (Some(a), Some(b)) if b > a.saturating_add(WRITE_BYTES));
+        let wrote = grown(self.write_bytes, reading.write_bytes);
+        let read = grown(self.read_characters, reading.read_characters);
         if let (Some(log), true) = (&mut self.log, wrote > 0) {
             log.process_wrote_at = Some(t);
         }
-        if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
+        if wrote >= WRITE_BYTES || read > WRITE_BYTES || has_more(self.descendants, reading.descendants) {
             self.last_io_at = Some(t);
         }
         // A program that reads far more than it writes works through its input.
-        let input =
-            reading.read_characters.zip(self.read_characters).map_or(0, |(now, before)| now.saturating_sub(before));
-        if wrote >= WRITE_BYTES && wrote >= input / READS_PER_WRITE {
+        if wrote >= WRITE_BYTES && wrote >= read / READS_PER_WRITE {
             self.wrote_at = Some(t);
         }
         // A thread that stays in disk sleep is stuck. One that enters and leaves it reads or writes.

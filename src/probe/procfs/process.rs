@@ -540,7 +540,7 @@ impl TrackedProcess {
 }
 
 /// Returns why /proc does not show a process: it has exited, or it is hidden (`hidepid`, another pid namespace).
-fn presence(pid: u32, error: Errno) -> Presence {
+pub(super) fn presence(pid: u32, error: Errno) -> Presence {
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0).and_then(Pid::from_raw);
     match pid.map(test_kill_process) {
         Some(Err(Errno::SRCH)) | None => Presence::Gone,

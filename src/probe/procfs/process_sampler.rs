@@ -213,7 +213,7 @@ impl ProcessSampler {
         }
     }
 
-    /// Removes what was read of processes on no GPU that are no new runs of programs that left the GPUs.
+    /// Drops the readings of processes that use no GPU and are not new runs of programs that left the GPUs.
     fn select_reruns(&mut self, readings: &mut Vec<ProcessReading>) {
         if self.reruns.runs().is_empty() {
             return;
@@ -282,10 +282,9 @@ impl ProcessSampler {
             is_listed
         });
         // Its other processes may go on.
-        let jobs = || {
-            self.tracked.iter().filter(|(_, one)| one.gpu_sample == self.sample).filter_map(|(_, one)| one.slurm_job())
-        };
-        self.ended_slurm_jobs.retain(|job| !jobs().any(|other| other == job));
+        let mut ended = std::mem::take(&mut self.ended_slurm_jobs);
+        ended.retain(|job| !self.slurm_jobs().any(|other| other == job));
+        self.ended_slurm_jobs = ended;
         if let Some(uptime) = context.uptime_seconds {
             self.uptime_before = uptime;
             self.reruns.expire(uptime);
@@ -536,8 +535,8 @@ mod tests {
         assert_eq!(found.0, [again.id()], "the other one has another argument");
         assert_eq!(found.1.iter().map(|facts| facts.pid).collect::<Vec<_>>(), [again.id()]);
         assert_eq!(found.1[0].argv, ["sleep", "86461"]);
-        assert_eq!(sample(&[again.id()]).0, [again.id()], "it has come to a GPU");
-        assert_eq!(sample(&[]).0, Vec::<u32>::new(), "it has left the GPU and is no new run");
+        assert_eq!(sample(&[again.id()]).0, [again.id()], "it uses a GPU");
+        assert_eq!(sample(&[]).0, Vec::<u32>::new(), "it has left the GPU and is not a new run");
         let third = (0..30).map(|_| sample(&[])).find(|(pids, _)| !pids.is_empty());
         assert!(third.is_none_or(|(pids, _)| pids == [again.id()]));
         end(&mut again);
@@ -579,7 +578,8 @@ mod tests {
     #[test]
     fn the_end_of_the_program_above_the_parent_is_noticed() {
         use std::io::{BufRead, BufReader};
-        // The chain of ancestors ends at a shell, and `timeout` is none. The facts of a sleeping process are not read again.
+        // The chain of ancestors ends at the first shell, so the two programs above are not shells. The shell below them runs a loop,
+        // because the probe reads the facts again only of a process that has run.
         let mut outer = std::process::Command::new("timeout")
             .args(["600", "timeout", "600", "sh", "-c", "echo $$; while :; do :; done"])
             .stdout(std::process::Stdio::piped())

@@ -5,18 +5,16 @@
 //! sent once their first arguments are known to be the same.
 
 use super::files::{FileReader, Stat, TICKS_PER_SECOND};
-use crate::wire::{ProcessFacts, SafeText};
+use super::process::presence;
+use crate::wire::{Presence, ProcessFacts, RERUN_SECONDS, SafeText};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
 /// Maximum number of programs that are remembered.
 const MAX_LEFT: usize = 16;
-/// They are forgotten after this time, in seconds.
-const RETENTION: f64 = 3.0 * 3600.0;
 /// Maximum number of processes that are read although they are on no GPU.
 const MAX_RUNS: usize = 8;
-/// Maximum number of processes that are known to be no new runs. The scan finds a process several times while it is young.
+/// Maximum number of processes that are known not to be new runs. The scan finds a process several times while it is young.
 const MAX_REJECTED: usize = 64;
 
 /// A program that was on a GPU.
@@ -34,8 +32,7 @@ struct LeftProgram {
 
 impl LeftProgram {
     fn has_ended(&self) -> bool {
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+        presence(self.pid, Errno::NOENT) == Presence::Gone
     }
 }
 
@@ -66,7 +63,7 @@ impl Reruns {
     /// Forgets programs that left the GPUs long ago, unless a new run is still read.
     pub(super) fn expire(&mut self, uptime_seconds: f64) {
         if self.runs.is_empty() {
-            self.left.retain(|left| uptime_seconds - left.at <= RETENTION);
+            self.left.retain(|left| uptime_seconds - left.at <= RERUN_SECONDS);
         }
     }
 
@@ -100,7 +97,7 @@ impl Reruns {
         &self.runs
     }
 
-    /// Removes a process that is on a GPU, has ended or is no new run.
+    /// Removes a process that is on a GPU, has ended or is not a new run.
     pub(super) fn reject(&mut self, pid: u32) {
         self.runs.retain(|other| *other != pid);
         if self.rejected.len() >= MAX_REJECTED {
@@ -142,13 +139,13 @@ mod tests {
         assert_eq!(reruns.is_new_run(&facts("python", "1")), Some(false), "the oldest ones");
         assert_eq!(reruns.is_new_run(&facts("python", "2")), Some(true));
         assert_eq!(reruns.is_new_run(&ProcessFacts::default()), None);
-        reruns.expire(RETENTION + 50.0);
+        reruns.expire(RERUN_SECONDS + 50.0);
         assert_eq!(reruns.left.len(), 1, "the one that left again later");
-        reruns.expire(RETENTION + 101.0);
+        reruns.expire(RERUN_SECONDS + 101.0);
         assert!(reruns.is_empty());
         reruns.remember(u32::MAX - 1, &facts("python", "5"), 0.0);
         reruns.runs.push(7);
-        reruns.expire(RETENTION + 101.0);
+        reruns.expire(RERUN_SECONDS + 101.0);
         assert_eq!(reruns.is_new_run(&facts("python", "5")), Some(true), "one of its runs goes on");
     }
 
