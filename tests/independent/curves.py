@@ -135,6 +135,13 @@ class Curve:
         return [t for start, stop, _, overlays in self.segments
                 for t in [start, stop or 0] + [o.start for o in overlays if o.period is None and o.rate is None]]
 
+    def has_lost_overlay(self, length):
+        """Whether an overlay with `at` lies outside of its segment."""
+        ends = self.starts[1:] + [length]
+        return any(overlay.period is None and overlay.rate is None
+                   and not (start < overlay.start + overlay.duration and overlay.start < end)
+                   for (start, _, _, overlays), end in zip(self.segments, ends) for overlay in overlays)
+
     def at(self, time, length, seed=None, subject=""):
         """The value at `time`; with a seed, noise (different per subject) and random overlays are added."""
         index = bisect.bisect_right(self.starts, max(time, 0)) - 1
