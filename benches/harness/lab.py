@@ -22,8 +22,10 @@ from . import usage
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPUS, PROCESSES = 8, 40
 TIMEOUT_SECONDS = 60
-# The utilization of every GPU encodes the time of the reading: from 9 to 98 %, five steps per second, then again from 9 %.
-FIRST, STEPS_PER_SECOND, RESTART_SECONDS = 9, 5, 18
+# The utilization of every GPU encodes the time of the reading: from 9 to 98 % and again from 9 %. A second is not a whole number
+# of steps; otherwise a program that reads once a second would read at the same place of a step for as long as it runs.
+FIRST, STEPS, RESTART_SECONDS = 9, 90, 17.3
+STEP_SECONDS = RESTART_SECONDS / STEPS
 # The faulty host has this constant utilization, which no other host can have.
 FAULTY_HOST_UTILIZATION = 100
 # The maximum number of listen addresses of one sshd.
@@ -38,7 +40,7 @@ case "$1" in
     *) echo "this nvidia-smi supports only --query-gpu" >&2; exit 2 ;;
 esac
 read -r up _ </proc/uptime
-now=$(((10#${up/./} + @DELTA@) % 1800))
+now=$(((10#${up/./} + @DELTA@) % @RESTART@))
 IFS=, read -ra fields <<<"${1#--query-gpu=}"
 for gpu in 0 1 2 3 4 5 6 7; do
     line=
@@ -67,7 +69,8 @@ def age(utilization, now):
     """Seconds since a GPU had this utilization, by the clock of this machine; None for the faulty host."""
     if utilization >= FAULTY_HOST_UTILIZATION or utilization < FIRST:
         return None
-    seconds = (now % RESTART_SECONDS - (utilization - FIRST) / STEPS_PER_SECOND) % RESTART_SECONDS
+    # A reading was in the middle of its step, on average.
+    seconds = (now % RESTART_SECONDS - (utilization - FIRST + 0.5) * STEP_SECONDS) % RESTART_SECONDS
     # A reading of the current step may seem to come from the future.
     return 0.0 if seconds > RESTART_SECONDS - 0.5 else seconds
 
@@ -119,7 +122,7 @@ class Lab:
         folder.mkdir()
         shutil.copy(self.driver, folder / "libnvidia-ml.so.1")
         per_gpu = PROCESSES // GPUS
-        last = FIRST + STEPS_PER_SECOND * RESTART_SECONDS
+        last = FIRST + STEPS
         # `age` ignores the utilization of the faulty host.
         busy = FAULTY_HOST_UTILIZATION if is_faulty else {"from": FIRST, "to": last, "restart_seconds": RESTART_SECONDS}
         devices = []
@@ -144,7 +147,9 @@ class Lab:
         # /proc/uptime may include suspended time, which the monotonic clock excludes.
         up = float(pathlib.Path("/proc/uptime").read_text().split()[0])
         script = NVIDIA_SMI.replace("@DELTA@", str(round(100 * (time.monotonic() - up))))
-        script = script.replace("@UTILIZATION@", str(FAULTY_HOST_UTILIZATION) if is_faulty else f"$(({FIRST} + now / 20))")
+        restart = round(100 * RESTART_SECONDS)
+        script = script.replace("@RESTART@", str(restart)).replace(
+            "@UTILIZATION@", str(FAULTY_HOST_UTILIZATION) if is_faulty else f"$(({FIRST} + now * {STEPS} / {restart}))")
         (folder / "nvidia-smi").write_text(script)
         (folder / "nvidia-smi").chmod(0o755)
 
