@@ -59,6 +59,9 @@ pub(crate) struct Reboot {
     pub(crate) has_ended_work: bool,
 }
 
+/// A program that has run for this long worked before its error, in seconds.
+const WORKED_SECONDS: f64 = 60.0;
+
 /// An error that the driver reported.
 #[derive(Debug, Clone)]
 pub(crate) struct SeenXid {
@@ -66,7 +69,8 @@ pub(crate) struct SeenXid {
     /// The GPU; `?` if the driver did not name it.
     pub(crate) gpu: SafeText,
     pub(crate) number: u64,
-    /// The user and the program that were on the GPU, if there was one.
+    /// The user and the program that were on the GPU, if there was one that had run for a while. A program that fails at once is being
+    /// written.
     pub(crate) program: Option<(SafeText, String)>,
 }
 
@@ -615,6 +619,7 @@ impl HostDiagnosis {
             let position = event.gpu.map(usize::from);
             let user =
                 self.processes.iter().find(|process| position.is_some_and(|gpu| process.positions.contains(&gpu)));
+            let user = user.filter(|process| process.age >= Some(WORKED_SECONDS));
             let program =
                 user.map(|process| (process.info.who.clone(), program_name(&process.info.command).to_owned()));
             push_bounded(&mut track.xids, SeenXid { at: t, gpu: identity, number: event.xid, program });

@@ -32,12 +32,18 @@ pub(super) fn inhibit(context: &RuleContext, conditions: &mut Conditions) {
         FindingTarget::Job(key) => is_reported_by_peer(context, &states, rule, key),
         _ => false,
     };
+    let severity = |rule: RuleId, target: &FindingTarget| {
+        states.iter().find(|(known, other, ..)| *known == rule && other == target).map(|(.., severity)| *severity)
+    };
     conditions.inhibit(|rule, target| {
         let explains = |cause: RuleId, other: &FindingTarget, phase: FindingPhase| {
             // A pending condition inhibits only pending ones.
             let is_ripe = phase != FindingPhase::Pending
                 || active.iter().all(|(r, t, p)| (*r, t) != (rule, target) || *p == FindingPhase::Pending);
-            is_ripe && is_inhibited_by(context, rule, target, cause, other)
+            // A process that sleeps now and then, or goes on, is a note at most, while its job may wait for data all the time.
+            let is_note = (cause, rule) == (DstateHang, InputStall)
+                && (phase == FindingPhase::Pending || severity(cause, other) < severity(rule, target));
+            is_ripe && !is_note && is_inhibited_by(context, rule, target, cause, other)
         };
         active.iter().any(|(cause, other, phase)| (*cause, other) != (rule, target) && explains(*cause, other, *phase))
             || is_reported_elsewhere(rule, target)

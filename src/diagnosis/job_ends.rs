@@ -136,7 +136,7 @@ pub(crate) struct LeftProgram {
 struct Words {
     /// See [`ProcessFacts::program_and_script`].
     program: u64,
-    /// The same, and the words up to the next option: `main.py train`.
+    /// The same, and the words up to the next option without numbers: `main.py train`, `nnUNetv2_train 3d_fullres`.
     work: u64,
     command: u64,
 }
@@ -149,13 +149,19 @@ impl Words {
             return None;
         }
         let program = facts.program_and_script().len();
-        let work = argv[program..].iter().take_while(|argument| !argument.starts_with('-')).count();
-        let hash = |count: usize| {
+        let is_number = |argument: &&SafeText| argument.parse::<f64>().is_ok();
+        let work = argv[program..].iter().take_while(|argument| !argument.starts_with('-'));
+        let work: Vec<&SafeText> = work.filter(|argument| !is_number(argument)).collect();
+        let hash = |words: &dyn Fn(&mut DefaultHasher)| {
             let mut hasher = DefaultHasher::new();
-            argv[..count].hash(&mut hasher);
+            words(&mut hasher);
             hasher.finish()
         };
-        Some(Self { program: hash(program), work: hash(program + work), command: hash(argv.len()) })
+        Some(Self {
+            program: hash(&|hasher| argv[..program].hash(hasher)),
+            work: hash(&|hasher| (&argv[..program], &work).hash(hasher)),
+            command: hash(&|hasher| argv.hash(hasher)),
+        })
     }
 }
 

@@ -97,14 +97,13 @@ rules! {
               Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
-        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
-                 power smoothing. A rank that uses the CPU while its GPU rests is believed to work for 22 min, and for \
-                 45 min while its log grows or it uses more than 1.1 cores for each of its GPUs. A job that somebody \
-                 debugs is at most info, also if the debugger runs another process of the user and the same script. An \
-                 equal command on another host explains nothing unless Slurm, the rendezvous address, a wait that began \
-                 in the same minute, or a GPU there that works while others there wait shows that it is the same job. A \
-                 job that was seen only while it hangs, and the ranks of a model server, are reported as \
-                 stuck-spin-suspect.",
+        limits: "Needs power, or memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by power smoothing. A \
+                 rank that uses the CPU while its GPU rests is believed to work for 22 min, and for 45 min while its log grows, it uses \
+                 more than 1.1 cores for each of its GPUs, or the memory of the host fills steadily. A job that somebody debugs is at most \
+                 info, also if the debugger runs another process of the user and the same script. An equal command on another host explains \
+                 nothing unless Slurm, the rendezvous address, a wait that began in the same minute, or a GPU there that works while others \
+                 there wait shows that it is the same job. A job that was seen only while it hangs, and the ranks of a model server, are \
+                 reported as stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
                A100-PCIe 69 of 300 W); arXiv 2605.23918; telemetry of 306 public training runs (signs of life, \
                constant power)",
@@ -114,23 +113,21 @@ rules! {
         title: "looks stuck; seen only after it hung",
         short: "busy at idle power",
         topic: StuckJob,
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, \
-                or at a constant power of up to a quarter of the range above an idle context without any memory \
-                access; if its log has stopped, at up to 65 % of the limit and at any memory utilisation. Warn after \
-                10 min, critical after 30 min if at least two GPUs of the job are flat at the same time. Info for a \
-                job on a single GPU, which has no peer to wait for (it warns after half an hour if its log has been \
-                silent and its memory at rest for so long), while a rank or another GPU of the job works, and while \
-                its log grows. A model server is info, since ranks spin while they wait for requests; unless the \
-                kernel tells that no client waits, it warns after 12 min if it began to spin on all of its GPUs, or if \
-                all of them rested between earlier requests, or if two or more ranks hold 2 GiB at most, since they \
-                have not loaded the model, or have never listened on a port and their log has been silent for 15 min; on a single GPU, if the power at work was seen and the log has stopped, or \
-                the counters of GPM rest, or if its log stopped before it was ever at work and it has spun for 20 min; \
-                and in any case if at least two clients have waited for an answer for that long. So does any server whose GPU is \
-                busy at any power without an access to its memory, which the job accessed for a minute or more before, while clients \
-                wait for 12 min, of whom two or more came since. After waits that \
-                ended by themselves, several times the longest of them (5 after one, 1.5 after eight or more); after \
-                an hour beside a server of the same user that computes. The confidence is \"likely\" when at least two \
-                GPUs of the job are flat at the same time.",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or at a constant power \
+                of up to a quarter of the range above an idle context without any memory access; if its log has stopped, at up to 65 % of \
+                the limit and at any memory utilisation. Warn after 10 min, critical after 30 min if at least two GPUs of the job are flat \
+                at the same time. Info for a job on a single GPU, which has no peer to wait for (it warns after half an hour if its log has \
+                been silent and its memory at rest for so long), while a rank or another GPU of the job works, and while its log grows. A \
+                model server is info, since ranks spin while they wait for requests; unless the kernel tells that no client waits, it warns \
+                after 12 min if it began to spin on all of its GPUs, or if all of them rested between earlier requests, or if two or more \
+                ranks hold 2 GiB at most, since they have not loaded the model, or have never listened on a port and their log has been \
+                silent for 15 min; on a single GPU, if the power at work was seen and the log has stopped, or the counters of GPM rest, or \
+                if its log stopped before it was ever at work and it has spun for 20 min; and in any case if at least two clients have \
+                waited for an answer for that long. So does any server whose GPU is busy at any power without an access to its memory, \
+                which the job accessed for a minute or more before, while clients wait for 12 min, of whom two or more came since. After \
+                waits that ended by themselves, several times the longest of them (5 after one, 1.5 after eight or more); after an hour \
+                beside a server of the same user that computes. The confidence is \"likely\" when at least two GPUs of the job are flat at \
+                the same time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Press W, or run `gpufleet why HOST:PID`: it examines every rank twice, a minute apart.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -159,34 +156,35 @@ rules! {
         short: "stopped working",
         topic: StuckJob,
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, or at 10 % or less in one of the \
-                performance states P4 to P15, in which only a desktop draws; each of its processes uses at most 0.06 CPU cores or 15 % of its \
-                usage at work (0.18 at most), it starts no child process, reads and writes nothing, and still holds its memory. Warn after 15 \
-                min (20 min for a single process), critical after 30 min if it was at sustained work before. A Slurm job or several ranks of a \
-                launcher warn in any case; another process is info, since it may wait for requests, and warns after 35 min if its log has \
-                stopped and the workers that fed it rest, or after 40 min if it wrote its log also while it paused before. If the job paused \
-                before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times (critical), and for an hour if it \
-                is a service that paused for 5 min or more. A batch job that was first seen idle counts if its CPU time shows earlier work; it \
-                warns after 40 min. On MIG instances and beside other jobs only the CPU is judged, and whether the workers rest: info, or warn \
-                after 40 min if the job was at sustained work before and its log has stopped (26 min if its workers rest as well), or if Slurm \
-                or a launcher with several ranks runs it and it uses no CPU, or if its log stopped while it started. Ranks of a batch job that \
-                worked for 2 min or more, use one core each, and whose log stopped at least 20 min ago, warn after 40 min (70 min if it is a \
-                single process), or 30 min if those on other hosts do so, too. A server that was busy for long is info after 30 min; a worker \
-                of Ray, Dask or Celery as well. Two or more workers of Ray in one job that were at sustained work and whose log has stopped, \
-                or whose inference engines have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell \
-                (`ray::Class.method`), are info after 15 min and warn after 35 min, and after 30 min if engines of a model server that they \
-                feed rest as well. A single process that computed and logged without a pause of a minute warns after 30 min in which it only \
-                uses whole CPU cores and its log has stopped. A server whose clients wait for an answer while its GPUs are idle is info after \
-                5 min. If at least two of them asked since then, it warns after 12 min and is critical after 30 min; with one client, or while \
-                it reads, writes or computes on the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after \
-                20 min if its log has stopped as well. Where connections stay open while it works, as those for events do, new clients count \
-                after 12 min. For a server that only answers requests (vLLM, SGLang, TGI, llama.cpp), eight clients or more count after 20 \
-                min, however long ago they asked, if its GPUs were half busy before. If it was idle before while clients waited, and went on \
-                by itself, it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has no \
+                performance states P4 to P15, in which only a desktop draws; each of its processes uses at most 0.06 CPU cores or 15 % of \
+                its usage at work (0.18 at most), it starts no child process, reads and writes nothing, and still holds its memory. Warn \
+                after 15 min (20 min for a single process), critical after 30 min if it was at sustained work before. A Slurm job or \
+                several ranks of a launcher warn in any case; another process is info, since it may wait for requests, and warns after 35 \
+                min if its log has stopped and the workers that fed it rest, or after 40 min if it wrote its log also while it paused \
+                before. If the job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
+                (critical), and for an hour if it is a service that paused for 5 min or more. A batch job that was first seen idle counts \
+                if its CPU time shows earlier work; it warns after 40 min. On MIG instances and beside other jobs only the CPU is judged, \
+                and whether the workers rest: info, or warn after 40 min if the job was at sustained work before and its log has stopped \
+                (26 min if its workers rest as well), or if Slurm or a launcher with several ranks runs it and it uses no CPU, or if its \
+                log stopped while it started. Ranks of a batch job that worked for 2 min or more (30 s if there are several), use one core \
+                each, and whose log stopped at least 20 min ago, warn after 40 min (70 min if it is a single process), or 30 min if those \
+                on other hosts do so, too. A server that was busy for long is info after 30 min; a worker of Ray, Dask or Celery as well. \
+                Two or more workers of Ray in one job that were at sustained work and whose log has stopped, or whose inference engines \
+                have ended, warn after 45 min. Workers of Ray in the middle of a task, as their titles tell (`ray::Class.method`), are info \
+                after 15 min and warn after 35 min, and after 30 min if engines of a model server that they feed rest as well. A single \
+                process that computed and logged without a pause of a minute warns after 30 min in which it only uses whole CPU cores and \
+                its log has stopped. A server whose clients wait for an answer while its GPUs are idle is info after 5 min. If at least two \
+                of them asked since then, it warns after 12 min and is critical after 30 min; with one client, or while it reads, writes or \
+                computes on the CPU, it warns after 20 min; if all asked in the last 2 min before, after 40 min, or after 20 min if its log \
+                has stopped as well. Where connections stay open while it works, as those for events do, new clients count after 12 min. \
+                For a server that only answers requests (vLLM, SGLang, TGI, llama.cpp), eight clients or more count after 20 min, however \
+                long ago they asked, if its GPUs were half busy before. If it was idle before while clients waited, and went on by itself, \
+                it must be idle for 1.5 times that long, at most an hour. A job that never used its GPUs, wrote a log, and has no \
                 connection and no listening port, is info after 20 min and warns after 40 min, or after 35 min if it holds nothing but \
-                contexts; a single process of Slurm also if it uses one core in a loop; a model server that never loaded more than a context \
-                is info after 30 min and warns after 45 min. While the log of the job grows, also with even pauses of up to 10 min, it is info \
-                and warns after 45 min, or after 75 min if it is a single process. The engine of a server on a MIG instance may poll: it \
-                counts as idle once a client has waited for 20 min, if none did in the first 10 min.",
+                contexts; a single process of Slurm also if it uses one core in a loop; a model server that never loaded more than a \
+                context is info after 30 min and warns after 45 min. While the log of the job grows, also with even pauses of up to 10 min, \
+                it is info and warns after 45 min, or after 75 min if it is a single process. The engine of a server on a MIG instance may \
+                poll: it counts as idle once a client has waited for 20 min, if none did in the first 10 min.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Press W, or run `gpufleet why HOST:PID`: it compares threads, Python stacks and logs of all ranks.",
@@ -203,32 +201,32 @@ rules! {
         title: "GPUs wait for input data",
         short: "waits for input data",
         topic: Job,
-        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
-                finding names the cause: CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % \
-                busy), few cores (four or more workers share at most 0.3 cores each while the PSI value `cpu some \
-                avg60` is 50 or more and half of the CPUs are free), storage (a worker is in disk sleep in 30 % of \
-                the samples, or the PSI value `io some avg60` is 20 or more), or unknown. A job that stopped at once is info first and warns after half an hour, since \
-                it may evaluate or prepare data; later if it paused that long before. So does a single process that \
-                uses one core while its workers rest and its log grows. Info at less than half of the earlier \
-                utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less than 40 % \
-                is left and the PSI value is 35 or more, or if it is 60 or more. Info while tasks wait for memory (a PSI value `memory some \
-                avg60` of 10 or more) or less than 5 % of it is available, while twice as many tasks as CPUs want to \
-                run (see host-overloaded), while the GPUs do nothing at all and the workers use the CPU, or its only \
-                process a whole core: they finish something, and while the log is written as often as before: it \
-                validates, for instance.",
+        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The finding names the cause: \
+                CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % busy), few cores (four or more workers share at \
+                most 0.3 cores each while the PSI value `cpu some avg60` is 50 or more and half of the CPUs are free), storage (a worker is \
+                in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or unknown. A job that stopped at \
+                once is info first and warns after half an hour, since it may evaluate or prepare data; later if it paused that long \
+                before. So does a single process that uses one core while its workers rest and its log grows. A job whose workers compute \
+                while its log rests for 5 min may evaluate: it is info, and warns after 40 min. Info at less than half of the earlier \
+                utilisation for 20 min, or for 35 min if the cause is unknown; it warns 10 min later if less than 40 % is left and the PSI \
+                value is 35 or more, or if it is 60 or more. Info while tasks wait for memory (a PSI value `memory some avg60` of 10 or \
+                more) or less than 5 % of it is available, while twice as many tasks as CPUs want to run (see host-overloaded), while the \
+                GPUs do nothing at all and the workers use the CPU, or its only process a whole core: they finish something, and while the \
+                log is written as often as before: it validates, for instance.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
               data to a local disk.",
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
-        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
-                 (above 3 %, or 1 % if its storage is the cause, 0.5 % if its only process prepares each batch on half \
-                 of a core or more, or at any if its workers use little CPU at a PSI value of 60 or more) is info after 25 min if its workers or its storage are the cause, or after 35 \
-                 min if it works in short bursts, its workers use 60 % of a core each, or its main process uses a \
-                 whole core. Below 10 %, or below 25 % if too few cores are the cause, it warns half an hour later if the PSI value is 60 or more, if \
-                 too few cores are the cause, or if the job works in short bursts and takes 80 % of all CPUs itself. Below 65 % it is info after 35 min if the \
-                 workers use 95 % of a core each, on average, while the main process waits.",
+        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % (above 3 %, or 1 % if \
+                 its storage is the cause, 0.5 % if its only process prepares each batch on half of a core or more, or at any if its \
+                 workers use little CPU at a PSI value of 60 or more) is info after 25 min if its workers or its storage are the cause, or \
+                 after 35 min if it works in short bursts, its workers use 60 % of a core each, or its main process uses a whole core. \
+                 Below 10 %, or below 25 % if too few cores are the cause, it warns half an hour later if the PSI value is 60 or more, if \
+                 too few cores are the cause, or if the job works in short bursts and takes 80 % of all CPUs itself, unless its workers \
+                 rest while its GPUs work, as simulations do. Below 65 % it is info after 35 min if the workers use 95 % of a core each, on \
+                 average, while the main process waits.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -236,9 +234,9 @@ rules! {
         title: "a thread is in uninterruptible sleep",
         short: "hangs in disk sleep",
         topic: StuckJob,
-        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. Warn after 2 min, critical \
-                after 5 min if the process holds GPU memory. Info while the process writes or reads: it waits for slow storage, which warns \
-                after 25 min if tasks wait for storage in 60 % of the time or more.",
+        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. Warn after 2 min, \
+                critical after 5 min if the process holds GPU memory. Info while the process writes or reads: it waits for slow storage, \
+                which warns after 25 min if tasks wait for storage in 60 % of the time or more.",
         means: "The kernel waits for storage or for a driver. No signal, not even KILL, ends the process before the \
                wait ends.",
         next: "Run `cat /proc/PID/stack` as root to see what it waits for. Check `dmesg` and the network \
@@ -281,12 +279,13 @@ rules! {
         title: "workers outlived their job",
         short: "workers outlived their job",
         topic: Job,
-        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen to lose its launcher to a \
-                shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its launcher, power as low as that of a spin is \
-                enough; and a worker that lost its launcher more than 5 min after its start counts whatever its GPUs do once its log has been \
-                silent for 20 min, while it listens on a port to which nobody is connected, beside a later run of its program on its GPU, if \
-                it is one of several ranks of a notebook whose kernel is gone, or if Slurm no longer lists its job and has freed its GPUs or \
-                given one to a later job. Workers below the engine of a model server count once its front end has ended.",
+        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen to lose its launcher \
+                or its step of Slurm to a shell, and its GPUs are at 1 % or less, or spin. For a worker that lost its launcher, power as \
+                low as that of a spin is enough; and a worker that lost its launcher more than 5 min after its start counts whatever its \
+                GPUs do once its log has been silent for 20 min, while it listens on a port to which nobody is connected, beside a later \
+                run of its program on its GPU, if it is one of several ranks of a notebook whose kernel is gone, or if Slurm no longer \
+                lists its job and has freed its GPUs or given one to a later job. Workers below the engine of a model server count once its \
+                front end has ended.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -336,16 +335,17 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, the kernel killed a \
-                process because memory ran out, or the host rebooted, or if Slurm says that it failed, was preempted or reached its limit. \
-                Also when a program ends for the fourth time after runs of about the same length, within half an hour or six times that \
-                length, or within 3 h in a pod, whose orchestrator waits longer after each end (with other arguments too, if each run ends on \
-                a GPU that it and another job have filled, or if Slurm started each as a job and none computed within 3 min); warn from the \
-                eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works through a list), from the fourth if \
-                memory ran out at the end, or from the fifth, after runs of any length up to 7 min or all of the same length, for a model server in a pod, a container \
-                or a service, for any program of a pod that ends so often within half an hour, and for any program that a container engine or \
-                systemd starts again within 90 s each time, if it is your job or gpufleet logs in as root. Runs that end before they use a \
-                GPU count, too, if the program was on one within the last 3 h and does not try now and then by itself.",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, the kernel killed \
+                a process because memory ran out, or the host rebooted, or if Slurm says that it failed, was preempted or reached its \
+                limit. Also when a program ends for the fourth time after runs of about the same length, within half an hour or six times \
+                that length, or within 3 h in a pod, whose orchestrator waits longer after each end (with other arguments too, if each run \
+                ends on a GPU that it and another job have filled, or if Slurm started each as a job and none computed within 3 min); warn \
+                from the eighth time (not if its GPUs were 20 % busy or more while it ran alone: a script works through a list), from the \
+                fourth if memory ran out at the end, or from the fifth, after runs of any length up to 7 min or all of the same length, for \
+                a model server in a pod, a container or a service, for any program of a pod that ends so often within half an hour, and for \
+                any program that a container engine or systemd starts again within 90 s each time, if it is your job or gpufleet logs in as \
+                root. Runs that end before they use a GPU count, too, if the program was on one within the last 3 h and does not try now \
+                and then by itself.",
         means: "The job finished or died.",
         next: "Read the end of its log.",
         not: "one process that ends while others of the same job continue",
@@ -360,9 +360,10 @@ rules! {
         topic: Job,
         fires: "A program left the GPUs while gpufleet watched, and a new run of the same program and script by the same user has been on \
                 no GPU for 15 min and uses half a CPU core: info. Warn for the same command after three times the time after which the last \
-                run used a GPU, but not before 15 min and at latest after 75 min. Warn after 25 min for a process that uses \
-                3 cores itself, unless a word after the script differs (`main.py prepare`), and after 15 min if it is a model server. If \
-                none of the GPUs that it had is free, or it may do other work, it stays info, after 45 min.",
+                run used a GPU, but not before 15 min and at latest after 75 min. Warn after 25 min for a process that uses 3 cores itself, \
+                unless a word after the script differs (`main.py prepare`) that is no number, and after 15 min if it is a model server. If \
+                none of the GPUs that it had is free (or shared with the same programs as before, and at most half full), or it may do \
+                other work, it stays info, after 45 min.",
         means: "CUDA does not work there any more and the program goes on without it: the driver was updated, the container lost its GPUs \
                 at `systemctl daemon-reload`, or the machine slept.",
         next: "Run `nvidia-smi` where the program runs, in its container. Start the container again, or reboot after an update.",
@@ -445,24 +446,24 @@ rules! {
         title: "the GPU memory of a process grows for hours",
         short: "GPU memory grows steadily",
         topic: Job,
-        fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend (Mann-Kendall z of 3.3): \
-                it grows in every third, in the last at least 0.6 times as much as in the first, in 8 or more steps, with no step above 40 % \
-                of the growth and falls of at most 10 %. Warn if the memory is full within 14 h at this rate (Theil-Sen). A slower leak, from \
-                half of this growth on, is info until the memory is full within 20 min. The memory must still grow in the last 10 min, and the \
-                job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth of the GPU in all, and \
-                is full within 20 min, warns if it does not slow down, unless a server loads it. So does memory that grows in each 3 of 30 \
-                min, by 8 % in all, and is full within 15 min, or in each 3 of 60 min, by a quarter in all, and is full within 45 min, also \
-                that of a server. So does memory that rose by three equal steps of at least 4 % at equal intervals if at most one and a half \
-                such steps are left. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, and is full within 40 min, \
-                warns for a server and is info for any other job, which may have seen its largest batches. A leak is info while the GPUs draw \
-                12 % more power than before: the work became larger. One finding per job. The leak of a program that only draws warns if the \
-                memory is full within 90 min.",
+        fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend (Mann-Kendall z of \
+                3.3): it grows in every third, in the last at least 0.6 times as much as in the first, in 8 or more steps, with no step \
+                above 40 % of the growth and falls of at most 10 %. Warn if the memory is full within 14 h at this rate (Theil-Sen). A \
+                slower leak, from half of this growth on, is info until the memory is full within 20 min. The memory must still grow in the \
+                last 10 min, and the job must have used its GPUs for a fifth of that time. Memory that grows in each of 15 min, by a tenth \
+                of the GPU in all, and is full within 20 min, warns if it does not slow down, unless a server loads it. So does memory that \
+                grows in each 3 of 30 min, by 8 % in all, and is full within 15 min, or in each 3 of 60 min, by a quarter in all, and is \
+                full within 45 min, also that of a server. So does memory that rose by three equal steps of at least 4 % at equal intervals \
+                if at most one and a half such steps are left. Memory that grows in each 5 of 45 min, by three tenths of the GPU in all, \
+                and is full within 40 min, warns for a server and is info for any other job, which may have seen its largest batches. A \
+                leak is info while the GPUs draw 12 % more power than before: the work became larger. One finding per job. The leak of a \
+                program that only draws warns if the memory is full within 90 min.",
         means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
                unbounded cache.",
         next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
               (`torch.cuda.memory._record_memory_history`).",
-        not: "weights that are loaded slowly, warm-up, a sawtooth (memory that fell back twice from such a level), a random walk, a single jump, a curriculum with a few \
-              steps up",
+        not: "weights that are loaded slowly, warm-up, a sawtooth (memory that fell back twice from such a level), a random walk, a single \
+              jump, a curriculum with a few steps up",
         limits: "Needs 96 min of data, or 16, 31 or 46 min of fast growth, and a driver that reports memory per process.",
         source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
     }
@@ -513,11 +514,10 @@ rules! {
         title: "the driver reported an error (Xid)",
         short: "driver error",
         topic: Hardware,
-        fires: "Critical: 46 48 64 74 79 95 110 119 120 136 140 143 158 167 169. Warn: 54 62 94 109 144 to 151 157, and 13 31 43 on \
-                one GPU in three programs of \
-                at least two users while no other GPU of the host reports them: the GPU may be faulty. Info: all \
-                others, such as 13 31 43 45 68, which a program usually causes, and 63 (see row-remap). The same Xid on the same GPU is \
-                one finding for 10 min, and Xid 45 is not reported beside another Xid.",
+        fires: "Critical: 46 48 64 74 79 95 110 119 120 136 140 143 158 167 169. Warn: 54 62 94 109 144 to 151 157, and 13 31 43 on one GPU \
+                in three programs of at least two users that had run for a minute, while no other GPU of the host reports them: the GPU may \
+                be faulty. Info: all others, such as 13 31 43 45 68, which a program usually causes, and 63 (see row-remap). The same Xid \
+                on the same GPU is one finding for 10 min, and Xid 45 is not reported beside another Xid.",
         means: "46: the GPU stopped processing; 48, 63, 64, 94, 95: memory errors; 74, 136: NVLink; 79: fell off the bus; 119, \
                120: the GPU system processor (GSP) failed; 13, 31: a fault in a program.",
         next: "Run `dmesg | grep Xid` for the details. NVIDIA's Xid catalogue lists what to do for each number.",
@@ -557,10 +557,10 @@ rules! {
         title: "heat slows a GPU down",
         short: "slowed down by heat",
         topic: Hardware,
-        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, according to the violation time \
-                counter, or to reason bit 0x40 if there is no counter. When the software thermal slowdown (0x20) is active for 10 min: info, \
-                or warn at half of the clock or less, at two thirds where three or more GPUs of the host or all are that hot, at 70 % of the clock of an \
-                equal one at work, or after 20 min if the other GPUs of its job run at clocks a third higher.",
+        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, according to the violation \
+                time counter, or to reason bit 0x40 if there is no counter. When the software thermal slowdown (0x20) is active for 10 min: \
+                info, or warn at half of the clock or less, at two thirds where three or more GPUs of the host or all are that hot, at 70 % \
+                of the clock of an equal one at work, or after 20 min if the other GPUs of its job run at clocks a third higher.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
@@ -674,9 +674,9 @@ rules! {
         title: "a PCIe link is slower than both ends support",
         short: "slow PCIe link",
         topic: Hardware,
-        fires: "Under load (50 % or more, or traffic of 60 % of what the link can carry) for 4 min, the link has fewer lanes or an older generation than both ends \
-                support. Warn if the link was faster before, or is faster on two other GPUs of the model on the host, or \
-                if such traffic fills it; otherwise info.",
+        fires: "Under load (50 % or more, or traffic of 60 % of what the link can carry) for 4 min, the link has fewer lanes or an older \
+                generation than both ends support. Warn if the link was faster before, or is faster on two other GPUs of the model on the \
+                host, or if such traffic fills it; otherwise info.",
         means: "A riser, a slot or a bad contact: copies between host and GPU are slow.",
         next: "Run `nvidia-smi -q -d PCI` and `lspci -vv`. Reseat the GPU.",
         not: "an idle GPU, whose link drops to generation 1, GPUs with unified memory, and boards on which two slots \
@@ -748,13 +748,14 @@ rules! {
         short: "ranks never began",
         topic: StuckJob,
         fires: "Several ranks of a launcher or of a Slurm job, or workers of Ray in the middle of a task, or several processes that hold a \
-                context each (2 GiB at most), or a single rank that was started for several hosts (`--nnodes`, `--ps_hosts`), or pods or \
-                containers with one command and no port that were started within 2 min and hold a context each, were seen soon after their \
-                start. Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: info, and warn after 25 min. \
-                Ranks that wait in a loop on one core, without workers, reads or writes, count as well; they stay info if their reads and \
-                writes are not visible, or if the host wrote 50 MB/s or more to its disks within the last 5 min. The ranks of a model server \
-                count if they hold a context each, or if neither they nor their front end listen (except those of TGI). While ranks on another \
-                host read, write or work, the others wait for them.",
+                context each (2 GiB at most), or a single rank that was started for several hosts (`--nnodes`, `--world-size`, \
+                `--ps_hosts`), or pods or containers with one command and no port that were started within 2 min and hold a context each, \
+                were seen soon after their start. Their GPUs have never been busy, and for 20 min no rank uses CPU time, reads or writes: \
+                info, and warn after 25 min. Ranks that wait in a loop on one core, without workers, reads or writes, count as well; they \
+                stay info if their reads and writes are not visible, or if the host wrote 50 MB/s or more to its disks within the last 5 \
+                min, or a fifth of its memory was filled lately: another process loads the data. The ranks of a model server count if they \
+                hold a context each, or if neither they nor their front end listen (except those of TGI). While ranks on another host read, \
+                write or work, the others wait for them.",
         means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
                ranks.",
         next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Press W, \
@@ -770,14 +771,14 @@ rules! {
         title: "two jobs compute on one GPU",
         short: "two jobs on one GPU",
         topic: Job,
-        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to different users, or were \
-                started with one command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for 10 min \
-                before the other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a job counts \
-                if it holds 256 MiB or more and uses half a core per process while the GPU is at 90 % or more; it warns only if one command \
-                was started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares. They warn once \
-                one that Slurm has allocated to them has been unused for 15 min: one of them computes on the wrong GPU. Without readings \
-                of processes, it also warns if a job of another user is outside of Slurm, on a GPU that Slurm has allocated, or if the \
-                other GPUs of the earlier job were 70 % busy and have at most 65 % of that left.",
+        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each: info. Warn if they belong to different users, or \
+                were started with one command line, or the earlier one uses several GPUs, and one of them had 70 % or more of the GPU for \
+                10 min before the other came, and has at most 65 % of that left. If the driver does not say which process uses the GPU, a \
+                job counts if it holds 256 MiB or more and uses half a core per process while the GPU is at 90 % or more; it warns only if \
+                one command was started twice. Jobs of Slurm are info while no allocated GPU of the host is unused: Slurm gave them shares. \
+                They warn once one that Slurm has allocated to them has been unused for 15 min: one of them computes on the wrong GPU. \
+                Without readings of processes, it also warns if a job of another user is outside of Slurm, on a GPU that Slurm has \
+                allocated, or if the other GPUs of the earlier job were 70 % busy and have at most 65 % of that left.",
         means: "Both take about twice as long. Often somebody chose the GPU without looking.",
         next: "Ask both owners; `gpufleet free` lists free GPUs.",
         not: "MPS, MIG instances, a job beside an idle notebook",
@@ -808,15 +809,16 @@ rules! {
         short: "allocated by Slurm, unused",
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h (warn), or for 40 min \
-                (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a job of Slurm \
-                works on another host), or for 80 min if it holds for half of them, or for 2 h if it holds for half of them and the CPUs work. \
-                Also warn after 60 min if a job computes on some of its GPUs and most are unused (at least half of the GPUs that were \
-                allocated together, or three quarters of all allocated GPUs if only one job runs and Slurm does not list jobs), after 75 min \
-                if four more CPU cores are busy than before the allocation (without those of jobs that came later), and 80 min after the last \
-                use if all GPUs that were allocated together are unused and the CPUs are no busier than before. Where a process holds a \
-                context on one of them, its own finding says more. A process counts from 1.5 GiB on; below, it holds a context and no data. \
-                The time before a reboot does not count. One finding per host, with the jobs and their users; if Slurm does not tell them, \
-                with the only job of Slurm whose processes are on the GPUs.",
+                (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a job of \
+                Slurm works on another host that may be theirs), or for 80 min if it holds for half of them, or for 2 h if it holds for \
+                half of them and the CPUs work. Also warn after 60 min if a job computes on some of its GPUs and most are unused (at least \
+                half of the GPUs that were allocated together, or three quarters of all allocated GPUs if only one job runs and Slurm does \
+                not list jobs), after 75 min (65 min for several GPUs) if three more CPU cores are busy than before the allocation (without \
+                those of jobs that came later), after 117 min if fewer are and the GPU was never used, and 80 min after the last use if all \
+                GPUs that were allocated together are unused, or held by a job that does nothing, and the CPUs are no busier than before. \
+                Where a process holds a context on one of them, its own finding says more. A process counts from 1.5 GiB on; below, it \
+                holds a context and no data. The time before a reboot does not count. One finding per host, with the jobs and their users; \
+                if Slurm does not tell them, with the only job of Slurm whose processes are on the GPUs.",
         means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
         next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
         not: "a job that loads its data first, GPUs that are free; ranks in reserve, whose job computes on other hosts while they write \
@@ -888,10 +890,11 @@ rules! {
         short: "host memory nearly full",
         topic: Host,
         fires: "90 % (warn; 95 % if a GPU shares the memory, or if 16 GiB or more are left, which is info until then) or 98 % (critical) of \
-                the memory is unavailable for 30 s. Info if it has not become less by more than 1 % since the first sample and nothing waits \
-                for it (a PSI value `memory some avg60` below 0.5): it was set aside for virtual machines. Clears below 80 %. Also warn if the \
-                available memory fell without a pause for 90 min, by three tenths of the memory in all, and lasts for at most 110 min at this \
-                rate, or fell by three equal steps of at least 4 % at equal intervals and at most one and a half such steps are left.",
+                the memory is unavailable for 30 s. Info if it has not become less by more than 1 % since the first sample and nothing \
+                waits for it (a PSI value `memory some avg60` below 0.5): it was set aside for virtual machines. Clears below 80 %. Also \
+                warn if the available memory fell without a pause for 90 min, by three tenths of the memory in all, and lasts for at most \
+                110 min at this rate, or fell by three equal steps of at least 4 % at equal intervals and at most one and a half such steps \
+                are left.",
         means: "The kernel will soon kill a process, usually the largest one: a training job.",
         next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
               copies.",
@@ -919,8 +922,8 @@ rules! {
         topic: Host,
         fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % (critical) full. Clears \
                 below 93 %. Also warn if it lost a tenth of its size or more within an hour, without a pause and below 80 MB/s, and will be \
-                full within an hour at this rate, or if it lost three equal parts of at least 4 % at equal intervals and at most one and a \
-                half such parts are left.",
+                full within an hour at this rate, or if it lost three equal parts of at least 4 % at equal intervals and at most two such \
+                parts are left.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
         next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
         not: "a filesystem that was already that full when its host first told of it: it is listed, but sends no notification",

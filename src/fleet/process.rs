@@ -272,7 +272,7 @@ impl ProcessInfo {
 /// The value of [`ProcessInfo::is_for_several_hosts`], by the options of torchrun, Lightning and Accelerate, and those that programs
 /// of TensorFlow have for the parameter servers of their workers.
 fn is_for_several_hosts(facts: &ProcessFacts) -> bool {
-    const OPTIONS: [&str; 3] = ["nnodes", "num_nodes", "num_machines"];
+    const OPTIONS: [&str; 5] = ["nnodes", "nodes", "num_nodes", "num_machines", "world_size"];
     const SERVERS: &str = "ps_hosts";
     let counts_hosts = |(place, argument): (usize, &SafeText), line: &[SafeText]| {
         let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
@@ -571,7 +571,13 @@ mod tests {
             let argv = line.split(' ').map(SafeText::new).collect();
             is_for_several_hosts(&ProcessFacts { argv, ..ProcessFacts::default() })
         };
-        for line in ["train.py --nnodes=2", "train.py --num_nodes 4", "cnn.py --ps_hosts=cnn-ps-0:2222"] {
+        for line in [
+            "train.py --nnodes=2",
+            "train.py --num_nodes 4",
+            "train.py --nodes 4",
+            "train.py --world-size=8",
+            "cnn.py --ps_hosts=cnn-ps-0:2222",
+        ] {
             assert!(is_for_several(line), "{line}");
         }
         for line in ["train.py --nnodes=1", "cnn.py --ps_hosts=", "train.py nnodes 2"] {

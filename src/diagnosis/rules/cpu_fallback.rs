@@ -49,8 +49,16 @@ fn cpu_fallback(context: &RuleContext, conditions: &mut Conditions, job: &JobKey
         (true, false) if left.is_same_work(track) => Some(begins_within.min(COMPUTES_FOR.max(limits.info_after))),
         _ => left.is_same_command(track).then_some(begins_within),
     };
-    // A free GPU is one that it could use.
-    let is_free = |position: &usize| !context.processes.iter().any(|other| other.positions.contains(position));
+    // It could use a GPU that is free, or that it shared before with the same processes, if there is room.
+    let has_room = |position: usize| {
+        let memory = context.gpus.get(position).and_then(|gpu| gpu.used_bytes.zip(gpu.total_bytes));
+        memory.is_some_and(|(used, total)| used <= total / 2)
+    };
+    let is_older = |other: &ProcessTrack| other.first_seen <= left.at;
+    let is_free = |position: &usize| {
+        let mut others = context.processes.iter().filter(|other| other.positions.contains(position)).peekable();
+        others.peek().is_none() || (has_room(*position) && others.all(is_older))
+    };
     let escalation = match warn_after.filter(|_| left.positions.iter().any(is_free)) {
         Some(warn_after) => Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, warn_after)),
         None => Escalation::one(Severity::Info, LATER * limits.info_after),
@@ -110,10 +118,18 @@ mod tests {
         cpu: f32,
         /// A process that is on GPU 0 beside the second run.
         beside: Option<TestProcess>,
+        /// It was there beside the first run, too.
+        is_shared: bool,
     }
 
-    const TRAINING: Runs<'_> =
-        Runs { first: "python train.py", second: "python train.py", began_after: 20.0, cpu: 620.0, beside: None };
+    const TRAINING: Runs<'_> = Runs {
+        first: "python train.py",
+        second: "python train.py",
+        began_after: 20.0,
+        cpu: 620.0,
+        beside: None,
+        is_shared: false,
+    };
 
     /// Runs a program on GPU 0 for 15 min, and then without a GPU for some seconds.
     fn runs_for(runs: &Runs, seconds: f64) -> RuleTester {
@@ -124,20 +140,26 @@ mod tests {
         };
         tester.run_edited(
             900.0,
-            |tester, _| TestSample {
-                gpus: vec![tester.gpu(97, 500.0, 40, 40)],
-                processes: vec![process(7, runs.first, &[(0, 40)])],
+            |tester, _| {
+                let beside = runs.beside.clone().filter(|_| runs.is_shared);
+                let processes = std::iter::once(process(7, runs.first, &[(0, 40)])).chain(beside).collect();
+                TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes }
             },
             |snapshot, passed| age(snapshot, 7, runs.began_after + passed),
         );
-        tester.run(60.0, |tester, _| TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] });
+        let beside = runs.beside.iter().flat_map(|process| &process.gpus).filter_map(|usage| usage.gpu_memory_bytes);
+        let used_gib = beside.sum::<u64>() >> 30;
+        tester.run(60.0, |tester, _| TestSample {
+            gpus: vec![tester.gpu(0, 70.0, 0, used_gib)],
+            processes: runs.beside.iter().filter(|_| runs.is_shared).cloned().collect(),
+        });
         tester.run_edited(
             seconds,
             |tester, _| {
                 let mut second = process(8, runs.second, &[]);
                 second.reading.cpu_percent = Some(runs.cpu);
                 let processes = std::iter::once(second).chain(runs.beside.clone()).collect();
-                TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes }
+                TestSample { gpus: vec![tester.gpu(0, 70.0, 0, used_gib)], processes }
             },
             |snapshot, passed| age(snapshot, 8, passed),
         );
@@ -187,6 +209,21 @@ mod tests {
         let other = |command| Runs { beside: Some(process(9, command, &[(0, 20)])), ..TRAINING };
         assert_eq!(fired(&other("python train.py"), 3000.0), [""; 0], "another run has come to the GPU");
         assert_eq!(fired(&other("python b.py"), 3000.0), ["info"], "somebody else has the GPU now");
+    }
+
+    #[test]
+    fn a_gpu_with_room_that_was_shared_before_could_be_used() {
+        let shared = |gib| Runs { beside: Some(process(9, "python b.py", &[(0, gib)])), is_shared: true, ..TRAINING };
+        assert_eq!(fired(&shared(20), 1000.0), ["warn"]);
+        assert_eq!(fired(&shared(60), 3000.0), ["info"], "the other program has nearly all of its memory");
+    }
+
+    #[test]
+    fn a_run_that_differs_only_in_a_number_does_the_same_work() {
+        let (first, second) = ("nnUNetv2_train 7 3d_fullres 2", "nnUNetv2_train 7 3d_fullres 3");
+        let folds = Runs { first, second, cpu: 2950.0, ..TRAINING };
+        assert_eq!(fired(&folds, 1600.0), ["warn"]);
+        assert_eq!(fired(&Runs { second: "nnUNetv2_train 7 2d 2", ..folds }, 1600.0), [""; 0]);
     }
 
     #[test]

@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn errors_of_three_programs_on_one_gpu_warn_unless_another_gpu_reports_them_too() {
-        let run = |programs: &[(&str, u16)]| {
+        let run_with = |ages: f64, programs: &[(&str, u16)]| {
             let mut tester = RuleTester::new(gpus(0..2));
             for (pid, (user, gpu)) in (7..).zip(programs) {
                 let mut program = process(pid, &format!("python {user}{pid}.py"), &[(*gpu, 4)]);
@@ -453,12 +453,14 @@ mod tests {
                     |snapshot, _| {
                         let seconds = snapshot.monotonic_seconds;
                         snapshot.xid_events = vec![XidEvent { gpu: Some(*gpu), xid: 13, monotonic_seconds: seconds }];
+                        snapshot.processes.age_seconds = vec![Some(ages)];
                     },
                 );
             }
             let finding = tester.finding("xid-seen");
             (finding.severity, finding.sentence.to_string())
         };
+        let run = |programs: &[(&str, u16)]| run_with(900.0, programs);
         let (severity, sentence) = run(&[("ann", 1), ("bob", 1), ("cid", 1)]);
         assert_eq!(severity, Severity::Warn);
         assert_eq!(
@@ -466,6 +468,8 @@ mod tests {
             "GPU 1 reported Xid 13 (graphics engine exception, usually a program error); used by pid 9; 3 programs of \
              different users had such errors on it, and none on the other GPUs"
         );
+        let exercises = run_with(20.0, &[("ann", 1), ("bob", 1), ("cid", 1)]);
+        assert_eq!(exercises.0, Severity::Info, "they failed soon after their start");
         assert_eq!(run(&[("ann", 1), ("bob", 1)]).0, Severity::Info, "two programs");
         assert_eq!(run(&[("ann", 1), ("ann", 1), ("ann", 1)]).0, Severity::Info, "one user who tries something");
         assert_eq!(run(&[("dan", 0), ("ann", 1), ("bob", 1), ("cid", 1)]).0, Severity::Info, "also on GPU 0");

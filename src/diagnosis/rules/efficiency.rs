@@ -53,10 +53,19 @@ const HALF_SPEED_WINDOW: f64 = 1200.0;
 const UNKNOWN_AFTER: f64 = 900.0;
 /// A job that waits for data between bursts of work reaches at least this utilisation, in percent.
 const BURST_PERCENT: u8 = 50;
+/// As [`BURST_PERCENT`], if the job takes all CPUs of its host and keeps its GPUs busy for less than the second value.
+const SMALL_BURST_PERCENT: u8 = 20;
+const VERY_RARELY_BUSY_PERCENT: f32 = 7.0;
 /// The CPU utilisation of a host from which its CPUs are the reason, in percent.
 const HOST_CPU_PERCENT: f32 = 90.0;
 /// How long a stopped job is observed before anybody is notified, in seconds.
 const STOPPED_WARN_AFTER: f64 = 1200.0;
+
+/// How long a job whose workers compute while it writes nothing to its log is observed before anybody is notified, in seconds: it may
+/// evaluate. A job that waits for data goes on writing.
+const SILENT_WARN_AFTER: f64 = 2400.0;
+/// The CPU cores of a job whose workers compute, at least.
+const COMPUTING_CORES: f64 = 1.5;
 
 /// The load average divided by the number of CPUs from which a host is overloaded. Its own finding warns.
 const OVERLOADED_TASKS: f64 = 2.0;
@@ -166,6 +175,9 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         {
             Escalation::one(Severity::Info, MIN_STALL_SECONDS)
         }
+        (true, _) if computes_without_the_gpu(context, job, &cause) => {
+            Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, SILENT_WARN_AFTER.max(patience)))
+        }
         (true, false) if evaluates(context, job) => {
             Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, STOPPED_WARN_AFTER))
         }
@@ -216,6 +228,16 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     let is_alone = job.members.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
     let works = workers >= WORKING_PERCENT || (is_alone && context.members(job).any(computes));
     works && job.gpus.iter().all(rests)
+}
+
+/// Whether the workers of a job compute while it writes nothing to its log.
+fn computes_without_the_gpu(context: &RuleContext, job: &JobTrack, cause: &Cause) -> bool {
+    let has_workers = context.members(job).any(|process| process.descendants > Some(0));
+    let cores: f64 = context.members(job).filter_map(|process| process.smoothed_cores).sum();
+    let t = context.sample_time.t;
+    let mut logs = context.members(job).filter_map(|process| process.log.as_ref()).peekable();
+    let is_silent = logs.peek().is_some() && logs.all(|log| log.pauses(MIN_STALL_SECONDS, t));
+    !matches!(cause, Cause::Storage) && has_workers && cores >= COMPUTING_CORES && is_silent
 }
 
 /// Whether a single process uses a whole core while its workers rest and its log grows: it plays episodes or predicts one by one.
@@ -287,15 +309,14 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         let rest = |process: &ProcessTrack| process.descendants_cpu.is_some_and(|percent| percent <= WORKING_PERCENT);
         workers.peek().is_some() && workers.all(rest)
     };
-    let has_bursts = || {
+    let has_bursts_of = |least: u8| {
         let begin = context.sample_time.t - HALF_SPEED_WINDOW;
         job.gpus.iter().all(|gpu| {
             let stats = context.gpus.get(gpu.position).map(|track| track.window.stats(begin));
-            stats.is_some_and(|stats| {
-                stats.least_utilization <= Some(5) && stats.most_utilization >= Some(BURST_PERCENT)
-            })
+            stats.is_some_and(|stats| stats.least_utilization <= Some(5) && stats.most_utilization >= Some(least))
         })
     };
+    let has_bursts = || has_bursts_of(BURST_PERCENT);
     // It prepares each batch itself, on one core.
     let is_one_process = || {
         job.members.len() == 1
@@ -324,8 +345,10 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).map(f64::from);
     let takes_all_cpus = || job.cores.zip(cpus).is_some_and(|(cores, cpus)| cores >= ALL_CPUS_SHARE * cpus);
     // A program with long phases of work on the CPUs is meant to be so.
-    let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS;
-    let is_limited_by_cpus = matches!(cause, Cause::Cpu) && has_bursts() && takes_all_cpus() && has_no_phases;
+    let takes_turns = job.workers_rested_at.is_some_and(|at| context.sample_time.t - at <= HALF_SPEED_WINDOW);
+    let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS && !takes_turns;
+    let is_bursty = has_bursts() || (mean < VERY_RARELY_BUSY_PERCENT && has_bursts_of(SMALL_BURST_PERCENT));
+    let is_limited_by_cpus = matches!(cause, Cause::Cpu) && is_bursty && takes_all_cpus() && has_no_phases;
     let rarely = if matches!(cause, Cause::FewCores(_)) { FEW_CORES_BUSY_PERCENT } else { RARELY_BUSY_PERCENT };
     let is_severe = (is_pressed || is_limited_by_cpus || matches!(cause, Cause::FewCores(_)))
         && is_slow

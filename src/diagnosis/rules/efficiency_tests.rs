@@ -641,6 +641,68 @@ fn a_job_that_takes_all_cpus_and_hardly_uses_its_gpu_warns_after_half_an_hour() 
 }
 
 #[test]
+fn simulations_that_rest_while_the_gpu_learns_are_info() {
+    let run = |resting_percent: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.set_cpu_count(16);
+        tester.run_edited(
+            7200.0,
+            |tester, t| {
+                let learns = ((t / 10.0) as u32).is_multiple_of(14);
+                let processes = job(15, if learns { resting_percent } else { 98.0 }, 0);
+                let gpu = if learns { tester.gpu(95, 300.0, 20, 60) } else { tester.gpu(0, 120.0, 0, 60) };
+                TestSample { gpus: vec![gpu], processes }
+            },
+            |snapshot, _| (snapshot.host.load_1, snapshot.host.cpu_percent) = (Some(16.0), Some(96.0)),
+        );
+        tester.fired().into_iter().filter(|(rule, _)| *rule == "input-stall").collect::<Vec<_>>()
+    };
+    assert_eq!(run(1.0), [("input-stall", "info")]);
+    assert_eq!(run(98.0), [("input-stall", "info"), ("input-stall", "warn")], "loaders never rest");
+}
+
+#[test]
+fn a_program_that_computes_on_the_cpus_with_a_silent_log_warns_after_forty_minutes() {
+    let warns = |logs: bool, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let edit = |t: f64, silent: bool| {
+            move |snapshot: &mut Snapshot, passed: f64| {
+                let period = if t > 0.0 { 90.0 } else { 20.0 };
+                let age = if silent { passed } else { passed % period };
+                snapshot.processes.log_age_seconds = vec![Some(age)];
+            }
+        };
+        tester.run_edited(2400.0, |tester, _| works(tester), edit(0.0, false));
+        tester.run_edited(seconds, |tester, t| starves(tester, t, 97.0, 0), edit(2400.0, !logs));
+        tester.fired().contains(&("input-stall", "warn"))
+    };
+    assert!(warns(true, 1200.0), "it waits for its workers");
+    assert!(!warns(false, 2400.0), "its workers may evaluate");
+    assert!(warns(false, 3600.0));
+}
+
+#[test]
+fn a_note_about_a_process_that_sleeps_and_goes_on_does_not_hide_that_its_job_starves() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(2400.0, |tester, _| works(tester));
+    let mut written = 0;
+    tester.run_edited(
+        2400.0,
+        |tester, t| {
+            let mut sample = starves(tester, t, 10.0, 3);
+            written += 50 << 20;
+            sample.processes[0].reading.state = Some(ProcessState::DiskSleep);
+            sample.processes[0].reading.cpu_percent = Some(0.0);
+            sample.processes[0].reading.write_bytes = Some(written);
+            sample
+        },
+        |_, _| {},
+    );
+    let firing = tester.firing();
+    assert!(firing.contains(&("dstate-hang", "info")) && firing.contains(&("input-stall", "warn")), "{firing:?}");
+}
+
+#[test]
 fn workers_that_share_too_few_cores_are_info() {
     let run = |percent: f32| {
         let mut tester = RuleTester::new(gpus(0..1));

@@ -193,17 +193,20 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     let rested = context.host_track.cpus_rest_since.map_or(0.0, |since| t - since);
     // Where a part of the GPUs is in use, the finding of that job says more.
     let allocated = context.host.slurm_allocated_gpus().map_or(0, <[u32]>::len);
-    let resting_after = if may_work_elsewhere(context, &jobs) { ELSEWHERE_WARN_AFTER } else { RESTING_WARN_AFTER };
+    let resting_after =
+        if may_work_elsewhere(context, &jobs, &positions) { ELSEWHERE_WARN_AFTER } else { RESTING_WARN_AFTER };
     let do_cpus_rest = rested >= resting_after && unused(resting_after).count() >= allocated;
     let is_most_unused = rested >= MOST_UNUSED_WARN_AFTER && 2 * unused(MOST_UNUSED_WARN_AFTER).count() >= allocated;
     let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
     let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
     let is_partly_used = is_most_of_a_used_job(context, &unused(PARTLY_UNUSED_WARN_AFTER).collect::<Vec<_>>());
-    let busier = cores_busier(context, &unused(ON_CPUS_WARN_AFTER).collect::<Vec<_>>()).filter(|_| !do_cpus_rest);
+    let busier =
+        cores_busier(context, &unused(SEVERAL_ON_CPUS_WARN_AFTER).collect::<Vec<_>>()).filter(|_| !do_cpus_rest);
     let warns = do_cpus_rest
         || is_half_unused
         || is_partly_used
         || is_abandoned(context)
+        || is_never_used(context)
         || busier.is_some()
         || unused(limits.warn_after).next().is_some();
     let warns = warns && !positions.iter().all(|position| is_spare(context, *position));
@@ -271,10 +274,18 @@ const PARTLY_UNUSED_WARN_AFTER: f64 = 3600.0;
 /// How long GPUs must be unused after a job used them, in seconds: an interactive session that somebody left open.
 const ABANDONED_WARN_AFTER: f64 = 4800.0;
 
-/// Whether GPUs that were allocated together were in use and are all unused now.
+/// Whether GPUs that were allocated together were in use and are all unused now, or held by a process that does nothing.
 fn is_abandoned(context: &RuleContext) -> bool {
     let t = context.sample_time.t;
-    let has_rested = |gpu: &GpuTrack| gpu.unused_since.is_some_and(|since| t - since >= ABANDONED_WARN_AFTER);
+    let is_long = |since: f64| t - since >= ABANDONED_WARN_AFTER;
+    let is_idle = |job: &JobTrack| {
+        matches!(job.key, JobKey::Slurm { .. }) && !job.is_server && job.idle_run.is_some_and(|run| is_long(run.since))
+    };
+    let has_rested = |gpu: &GpuTrack| {
+        let mut jobs =
+            context.jobs.iter().filter(|job| job.gpus.iter().any(|held| held.identity == gpu.identity)).peekable();
+        gpu.unused_since.is_some_and(is_long) || (jobs.peek().is_some() && jobs.all(is_idle))
+    };
     context.gpus.iter().filter_map(|gpu| gpu.allocation.as_ref()).filter(|allocation| allocation.was_used).any(|used| {
         let is_of_it = |gpu: &&GpuTrack| gpu.allocation.as_ref().is_some_and(|other| used.began_with(other));
         let mut group = context.gpus.iter().filter(is_of_it).peekable();
@@ -284,15 +295,38 @@ fn is_abandoned(context: &RuleContext) -> bool {
     })
 }
 
-/// How long GPUs must be unused since their allocation, in seconds, and how many more CPU cores must be busy than before.
+/// How long a GPU must be unused since its allocation, in seconds, if little computes on the CPUs either.
+const NEVER_USED_WARN_AFTER: f64 = 7000.0;
+
+/// Whether a GPU has not been used since it was allocated, and no work on the CPUs of its host comes first.
+fn is_never_used(context: &RuleContext) -> bool {
+    let t = context.sample_time.t;
+    let is_long = |gpu: &&GpuTrack| gpu.unused_since.is_some_and(|since| t - since >= NEVER_USED_WARN_AFTER);
+    let unused = context.gpus.iter().filter(is_long).filter_map(|gpu| gpu.allocation.as_ref());
+    unused
+        .filter(|allocation| !allocation.was_used)
+        .any(|new| cores_since_allocation(context, new).is_some_and(|cores| cores < BUSIER_CORES))
+}
+
+/// How long GPUs must be unused since their allocation, in seconds, and how many more CPU cores must be busy than before. The first
+/// time is that of several GPUs that were allocated together: a search of sequences of an hour comes before work on one GPU.
+const SEVERAL_ON_CPUS_WARN_AFTER: f64 = 3900.0;
 const ON_CPUS_WARN_AFTER: f64 = 4500.0;
-const BUSIER_CORES: f64 = 4.0;
+const BUSIER_CORES: f64 = 3.0;
 
 /// How many more CPU cores are busy than when Slurm allocated these GPUs, if nothing has used them since: the program was probably
 /// built or started without GPU support.
 fn cores_busier(context: &RuleContext, unused: &[usize]) -> Option<f64> {
-    let allocations = unused.iter().filter_map(|position| context.gpus.get(*position)?.allocation.as_ref());
-    let cores = allocations.filter(|new| !new.was_used).filter_map(|new| cores_since_allocation(context, new));
+    let t = context.sample_time.t;
+    let unused: Vec<(f64, &Allocation)> = unused
+        .iter()
+        .filter_map(|position| context.gpus.get(*position))
+        .filter_map(|gpu| Some((t - gpu.unused_since?, gpu.allocation.as_ref()?)))
+        .collect();
+    let is_one_of_several = |new: &Allocation| unused.iter().filter(|(_, other)| new.began_with(other)).count() > 1;
+    let ripe = unused.iter().filter(|(seconds, new)| *seconds >= ON_CPUS_WARN_AFTER || is_one_of_several(new));
+    let cores =
+        ripe.map(|(_, new)| *new).filter(|new| !new.was_used).filter_map(|new| cores_since_allocation(context, new));
     cores.reduce(f64::min).filter(|cores| *cores >= BUSIER_CORES)
 }
 
@@ -325,10 +359,24 @@ fn is_most_of_a_used_job(context: &RuleContext, unused: &[usize]) -> bool {
     })
 }
 
-/// Whether one of these Slurm jobs works on another host, or did lately; any Slurm job if `jobs` is empty.
-fn may_work_elsewhere(context: &RuleContext, jobs: &[&SlurmJob]) -> bool {
+/// Whether one of these Slurm jobs works on another host, or did lately. If `jobs` is empty: one of those that were at work on this
+/// host, if the GPUs at these positions were in use, otherwise any Slurm job.
+fn may_work_elsewhere(context: &RuleContext, jobs: &[&SlurmJob], positions: &[usize]) -> bool {
     let t = context.sample_time.t;
-    let is_one = |id: &SafeText| jobs.is_empty() || jobs.iter().any(|job| job.job == *id);
+    let was_used = |position: &usize| {
+        context
+            .gpus
+            .get(*position)
+            .and_then(|gpu| gpu.allocation.as_ref())
+            .is_some_and(|allocation| allocation.was_used)
+    };
+    let known = &context.host_track.slurm_work;
+    let is_known = !known.is_empty() && positions.iter().all(was_used);
+    let is_one = |id: &SafeText| match (jobs, is_known) {
+        ([], true) => known.iter().any(|(job, _)| job == id),
+        ([], false) => true,
+        _ => jobs.iter().any(|job| job.job == *id),
+    };
     let others = context.peers.hosts.iter().enumerate().filter(|(host, _)| *host != context.host.id.0 as usize);
     let mut work = others.flat_map(|(_, diagnosis)| &diagnosis.host_track.slurm_work);
     work.any(|(id, at)| is_one(id) && t - at <= SPARE_WORK_SECONDS)

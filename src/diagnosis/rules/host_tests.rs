@@ -612,12 +612,20 @@ fn unused_after(seconds: f64, before: f32, now: f32, jobs: &[(u16, bool)]) -> (O
 
 #[test]
 fn a_program_that_computes_on_the_cpus_beside_its_gpus_warns_after_75_minutes() {
-    let others = [(2, false), (3, false)];
+    let others = [(1, false), (2, false), (3, false)];
     let (severity, sentence) = unused_after(4700.0, 10.0, 35.0, &others);
     assert_eq!(severity, Some(Severity::Warn));
     assert!(sentence.ends_with(", while 16 more CPU cores are busy than before"), "{sentence}");
     assert_eq!(unused_after(4400.0, 10.0, 35.0, &others).0, Some(Severity::Info), "it may prepare data");
-    assert_eq!(unused_after(4700.0, 10.0, 14.0, &others).0, Some(Severity::Info), "fewer than four cores");
+    assert_eq!(unused_after(4700.0, 10.0, 14.0, &others).0, Some(Severity::Info), "fewer than three cores");
+    let severity = |seconds: f64| unused_after(seconds, 10.0, 35.0, &others[1..]).0;
+    assert_eq!((severity(3800.0), severity(4000.0)), (Some(Severity::Info), Some(Severity::Warn)), "two GPUs");
+}
+
+#[test]
+fn a_gpu_that_was_never_used_and_little_work_on_the_cpus_warn_after_two_hours() {
+    let severity = |seconds: f64| unused_after(seconds, 10.0, 11.0, &[(1, false), (2, false), (3, false)]).0;
+    assert_eq!((severity(6900.0), severity(7100.0)), (Some(Severity::Info), Some(Severity::Warn)));
 }
 
 #[test]
@@ -665,14 +673,15 @@ fn gpus_that_were_used_since_their_allocation_and_then_left_warn_after_80_minute
 
 #[test]
 fn unused_gpus_of_slurm_warn_later_while_a_job_of_slurm_works_on_another_host() {
-    let severity = |works: bool, seconds: f64| {
+    // `used` is how long the GPUs of the first host work for another job of Slurm before they rest.
+    let severity_after = |used: f64, works: bool, seconds: f64| {
         let mut tester = RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default());
         tester.interval = 30.0;
-        for _ in 0..(seconds / 30.0) as u32 {
+        for sample in 0..((used + seconds) / 30.0) as u32 {
             for host in 0..2 {
-                let is_busy = works && host == 1;
-                let mut run = process(7, "python train.py", &[(0, 20)]);
-                run.facts.owner = Some(Owner::Slurm { job: "7".into(), step: None });
+                let is_busy = if host == 0 { f64::from(sample) * 30.0 < used } else { works };
+                let mut run = process(7, "python train.py", &[(0, 20), (1, 20)]);
+                run.facts.owner = Some(Owner::Slurm { job: ["6", "7"][host].into(), step: None });
                 let gpus =
                     (0..2).map(|_| if is_busy { tester.gpu(97, 500.0, 40, 20) } else { tester.gpu(0, 70.0, 0, 0) });
                 let gpus = gpus.collect();
@@ -687,9 +696,11 @@ fn unused_gpus_of_slurm_warn_later_while_a_job_of_slurm_works_on_another_host() 
         let unused = tester.findings().into_iter().filter(|finding| finding.rule == RuleId::SlurmUnused);
         unused.filter(|finding| finding.host == HostId(0)).map(|finding| finding.severity).next()
     };
+    let severity = |works: bool, seconds: f64| severity_after(0.0, works, seconds);
     assert_eq!(severity(false, 2700.0), Some(Severity::Warn));
     assert_eq!(severity(true, 2700.0), Some(Severity::Info));
     assert_eq!(severity(true, 3900.0), Some(Severity::Warn));
+    assert_eq!(severity_after(600.0, true, 3000.0), Some(Severity::Warn), "their own job works nowhere");
 }
 
 /// The findings of a host after `seconds` if something takes `step` percent more every 20 minutes.
@@ -706,8 +717,9 @@ fn after_equal_steps<E: Fn(&mut Snapshot, f64)>(
 
 #[test]
 fn a_disk_that_checkpoints_fill_in_equal_steps_warns_before_the_one_that_does_not_fit() {
-    assert_eq!(after_equal_steps(disk, (70, 6), 3700.0), [], "88 %, and two more fit");
-    assert_eq!(after_equal_steps(disk, (70, 6), 5400.0), [("disk-full", "warn")], "94 %");
+    assert_eq!(after_equal_steps(disk, (64, 6), 4500.0), [], "82 %, and three more fit");
+    assert_eq!(after_equal_steps(disk, (70, 6), 3700.0), [], "88 % since a moment ago");
+    assert_eq!(after_equal_steps(disk, (70, 6), 4300.0), [("disk-full", "warn")], "88 %, and the second one fills it");
 }
 
 #[test]

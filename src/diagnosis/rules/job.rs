@@ -51,7 +51,8 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     // A single process of Slurm has no rank to wait for, see rendezvous-stuck: it hangs in a loop.
     let is_alone_in_batch = is_batch(context, job) && !has_ranks(context, job);
     // Ranks that computed and logged before may have become caught in a loop: MPI waits so.
-    let was_briefly_active = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds >= BRIEFLY_ACTIVE_SECONDS);
+    let least = if job.members.len() > 1 { SEVERAL_BRIEFLY_ACTIVE_SECONDS } else { BRIEFLY_ACTIVE_SECONDS };
+    let was_briefly_active = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds >= least);
     let is_caught = was_briefly_active
         && is_batch(context, job)
         && !job.is_server
@@ -253,8 +254,8 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     let is_seen = context.members(job).all(ProcessTrack::shows_io);
     let escalation = match job.stalled_run {
         // A host may still pull its image: the stores of PyTorch wait for half an hour, too.
-        // A process without a GPU may copy the data for ranks that wait in a loop.
-        None if !is_seen || is_recent(context.host_track.copied_at) => {
+        // A process without a GPU may copy the data, or load it into memory, for ranks that wait in a loop.
+        None if !is_seen || is_recent(context.host_track.copied_at) || fills_memory(context) => {
             Escalation::one(Severity::Info, limits.warn_after)
         }
         _ => Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, WARN_SHARE * limits.warn_after)),
@@ -269,6 +270,15 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
         );
         context.job_details(job, sentence, context.examine(context.first_pid(job)))
     });
+}
+
+/// The share of the memory of the host that data takes which a program loads for all of its ranks, at least.
+const LOADED_SHARE: f64 = 0.2;
+
+/// Whether much of the memory of the host has been taken lately.
+fn fills_memory(context: &RuleContext) -> bool {
+    let total = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.memory_total_bytes);
+    total.is_some_and(|total| context.host_track.available_memory.has_fallen_lately(LOADED_SHARE * total as f64))
 }
 
 /// Pods of one job start within this time, in seconds.
@@ -322,6 +332,8 @@ const CAUGHT_ALONE_WARN_AFTER: f64 = 1800.0;
 const SINGLE_CAUGHT_WARN_AFTER: f64 = 4200.0;
 /// Ranks that computed for this many seconds may have become caught in a loop.
 const BRIEFLY_ACTIVE_SECONDS: f32 = 120.0;
+/// As [`BRIEFLY_ACTIVE_SECONDS`], for several ranks, of which one may fail in the first step.
+const SEVERAL_BRIEFLY_ACTIVE_SECONDS: f32 = 30.0;
 /// How long a training by reinforcement learning whose trainers are in a task and whose engines rest must have done nothing before
 /// it warns, in seconds.
 const RESTING_ENGINES_WARN_AFTER: f64 = 1800.0;

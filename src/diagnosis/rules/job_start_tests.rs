@@ -63,6 +63,27 @@ fn ranks_that_wait_in_a_loop_warn_if_nothing_is_read_or_written() {
 }
 
 #[test]
+fn ranks_that_wait_in_a_loop_while_the_memory_of_the_host_fills_are_listed_only() {
+    let run = |gib_a_minute: f64| {
+        let mut tester = RuleTester::new(gpus(0..8));
+        tester.interval = 30.0;
+        tester.run_edited(
+            2400.0,
+            |tester, _| eight_ranks(tester, 0, 1.0),
+            |snapshot, t| {
+                snapshot.processes.age_seconds = vec![Some(t + 60.0); 8];
+                snapshot.processes.read_characters = vec![Some(7 << 30); 8];
+                snapshot.host.memory_total_bytes = Some(1000 << 30);
+                snapshot.host.memory_available_bytes = Some((900 << 30) - (gib_a_minute * t / 60.0 * 1e9) as u64);
+            },
+        );
+        tester.firing()
+    };
+    assert_eq!(run(0.0), [("rendezvous-stuck", "warn")]);
+    assert_eq!(run(12.0), [("rendezvous-stuck", "info")], "another process loads the data");
+}
+
+#[test]
 fn a_single_rank_that_was_started_for_several_hosts_waits_for_the_others() {
     let run = |options: &str| {
         let mut tester = RuleTester::new(gpus(0..1));

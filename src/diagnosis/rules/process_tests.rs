@@ -491,6 +491,24 @@ fn ranks_that_lost_their_launcher_and_spin_are_orphans_although_their_memory_rea
 }
 
 #[test]
+fn a_rank_that_loses_its_step_of_slurm_is_an_orphan() {
+    let is_orphan = |parent: &str| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let sample = |tester: &mut RuleTester, pid: u32, name: &str, watts: f32| {
+            let mut rank = worker(7, pid, name);
+            rank.facts.argv = ["python", "train.py"].map(Into::into).to_vec();
+            rank.reading.cpu_percent = Some(100.0);
+            TestSample { gpus: vec![tester.gpu(100, watts, 0, 40)], processes: vec![rank] }
+        };
+        tester.run(600.0, |tester, _| sample(tester, 6, parent, 560.0));
+        tester.run(700.0, |tester, _| sample(tester, 1, "systemd", 110.0));
+        tester.fired().contains(&("orphan-holding-gpu", "warn"))
+    };
+    assert!(is_orphan("slurmstepd"));
+    assert!(!is_orphan("bash"));
+}
+
+#[test]
 fn a_blocked_process_that_writes_waits_for_slow_storage() {
     let mut tester = RuleTester::new(gpus(0..1));
     let mut written = 0;

@@ -378,6 +378,7 @@ fn a_rank_that_was_never_at_work_is_suspected_if_its_log_stopped_although_the_me
         tester.fired().into_iter().filter(|(_, severity)| *severity == "warn").collect::<Vec<_>>()
     };
     assert_eq!(run(Some(300.0)), [("stuck-spin-suspect", "warn")]);
+    assert_eq!(run(Some(40.0)), [("stuck-spin-suspect", "warn")], "it wrote a few lines and no more");
     assert_eq!(run(None), [], "it may be launch-bound work");
 }
 

@@ -27,6 +27,8 @@ const ALIVE_GRACE: f64 = 240.0;
 /// Evaluations of up to 25 min were reported, and ranks that wait in a loop forever.
 const CPU_WORK_LIMIT: f64 = 1320.0;
 const LOGGED_WORK_LIMIT: f64 = 2700.0;
+/// The share of the memory of the host that results take which a rank collects while the others wait, at least.
+const COLLECTED_SHARE: f64 = 0.03;
 /// A rank that waits in a loop uses one core for each of its GPUs and its other threads little. One that uses more computes, in
 /// cores.
 const MORE_THAN_A_LOOP: f64 = 1.1;
@@ -301,8 +303,14 @@ fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGp
         let loops = MORE_THAN_A_LOOP * process.positions.len().max(1) as f64;
         process.own_cores().is_some_and(|cores| cores >= loops)
     };
+    let waited = spinning.iter().map(|spinning| t - spinning.run.since).fold(0.0, f64::max);
+    let total = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.memory_total_bytes);
+    let collects = || {
+        let memory = &context.host_track.available_memory;
+        total.is_some_and(|total| memory.falls((waited / 60.0) as usize, COLLECTED_SHARE * total as f64))
+    };
     let works = |process: &&ProcessTrack| {
-        let is_believed = !is_over || (!is_over_with_log && (logs(process) || computes(process)));
+        let is_believed = !is_over || (!is_over_with_log && (logs(process) || computes(process) || collects()));
         is_believed && process.smoothed_cores >= Some(STILL_CORES_UNKNOWN)
     };
     let mut working = context.members(job).filter(|process| reads(process) || works(process));

@@ -209,6 +209,53 @@ fn a_rank_that_uses_one_core_is_believed_for_22_minutes_and_longer_while_its_log
 }
 
 #[test]
+fn a_rank_on_one_core_that_fills_the_memory_of_the_host_is_believed_for_45_minutes() {
+    let notifies = |gib_a_minute: f64, seconds: f64| {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(1200.0, |tester, _| healthy(tester, 2));
+        tester.run_edited(
+            seconds,
+            |tester, _| {
+                let mut test_sample = hung(tester, 2, 105.0, 1.0);
+                test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+                test_sample
+            },
+            |snapshot, t| {
+                snapshot.host.memory_total_bytes = Some(1000 << 30);
+                snapshot.host.memory_available_bytes = Some((900 << 30) - (gib_a_minute * t / 60.0 * 1e9) as u64);
+            },
+        );
+        tester.fired().iter().any(|(_, severity)| *severity != "info")
+    };
+    assert!(notifies(0.0, 1500.0));
+    assert!(!notifies(4.0, 2600.0), "it collects results");
+    assert!(notifies(4.0, 3000.0));
+}
+
+#[test]
+fn a_job_that_begins_on_gpus_that_spin_already_is_not_hung() {
+    let mut tester = RuleTester::new(gpus(0..2));
+    tester.run(1200.0, |tester, _| healthy(tester, 2));
+    tester.run(600.0, |tester, _| hung(tester, 2, 105.0, 1.0));
+    tester.run_edited(
+        1800.0,
+        |tester, _| {
+            let mut test_sample = hung(tester, 2, 105.0, 1.0);
+            let next = (70..72).zip(0..2).map(|(pid, gpu)| process(pid, "python next.py", &[(gpu, 5)]));
+            test_sample.processes.extend(next);
+            test_sample
+        },
+        |snapshot, passed| {
+            let age = |pid: &Option<u32>| Some(if *pid >= Some(70) { passed } else { 9000.0 });
+            snapshot.processes.age_seconds = snapshot.processes.pid.iter().map(age).collect();
+        },
+    );
+    let fired = tester.fired();
+    assert!(fired.iter().any(|(rule, _)| *rule == "stuck-spin"), "{fired:?}");
+    assert!(!fired.iter().any(|(rule, _)| *rule == "stuck-spin-suspect"), "{fired:?}");
+}
+
+#[test]
 fn a_rank_that_uses_more_than_a_waiting_loop_is_believed_for_45_minutes() {
     let notifies = |cores: f32, seconds: f64| {
         let mut tester = RuleTester::new(gpus(0..2));

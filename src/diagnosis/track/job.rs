@@ -39,6 +39,11 @@ pub(crate) const STILL_CORES_UNKNOWN: f64 = 0.06;
 /// The CPU cores of data loader workers from which they count as at work, and the share of that at most while they rest.
 const WORKERS_WORK: f64 = 0.3;
 const WORKERS_REST: f64 = 0.05;
+/// The CPU cores of a process that computes on them.
+const SEVERAL_CORES: f64 = 3.0;
+/// The CPU cores of a job whose workers take turns with the GPUs, at least, and the share of them at most while they rest.
+const TURN_CORES: f64 = 2.0;
+const TURN_REST: f64 = 0.25;
 /// The CPU cores of a rank that waits in a loop.
 pub(crate) const LOOP_CORES: std::ops::RangeInclusive<f64> = 0.85..=1.25;
 /// Several threads that wait in loops use as many whole cores, to this part of one.
@@ -122,6 +127,10 @@ pub(crate) struct JobTrack {
     pub(crate) workers_rest_since: Option<f64>,
     /// The CPU cores of the workers while they fed the GPUs.
     healthy_workers: Option<f64>,
+    /// When the workers last rested while the GPUs worked: a simulation rests while its results are learned, and loaders do not.
+    pub(crate) workers_rested_at: Option<f64>,
+    /// When its processes last computed on several CPU cores each.
+    pub(crate) used_cores_at: Option<f64>,
     /// The longest stall, in seconds, after which the GPUs worked again.
     pub(crate) longest_pause: f32,
     /// The last time during which all GPUs were quiet, and the longest one after which they worked again.
@@ -201,6 +210,8 @@ impl JobTrack {
             all_loop: false,
             workers_rest_since: None,
             healthy_workers: None,
+            workers_rested_at: None,
+            used_cores_at: None,
             longest_pause: 0.0,
             last_quiet: None,
             is_quiet: false,
@@ -411,6 +422,14 @@ impl JobTrack {
             .filter_map(|process| process.descendants_cpu)
             .map(|percent| f64::from(percent) / 100.0)
             .sum();
+        if self.members(processes).any(|process| process.own_cores() >= Some(SEVERAL_CORES)) {
+            self.used_cores_at = Some(t);
+        }
+        let usual: f64 = self.members(processes).filter_map(|process| process.smoothed_cores).sum();
+        let has_workers = self.members(processes).any(|process| process.descendants > Some(0));
+        if feeds && has_workers && usual >= TURN_CORES && workers <= TURN_REST * usual {
+            self.workers_rested_at = Some(t);
+        }
         if workers >= WORKERS_WORK && feeds {
             let weight = (dt / HEALTHY_CORES_SECONDS).min(1.0);
             self.healthy_workers = Some(self.healthy_workers.map_or(workers, |slow| slow + weight * (workers - slow)));

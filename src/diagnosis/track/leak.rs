@@ -66,7 +66,7 @@ const FAST_SECOND_HALF: f64 = 0.85;
 pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     let series: Vec<(f64, f64)> =
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
-    let by_steps = || staircase(&series, total, free, LEVEL_CHANGE).map(Leak::of);
+    let by_steps = || staircase(&series, total, free, LEVEL_CHANGE, STEPS_LEFT).map(Leak::of);
     long_leak(&series, total, free, limits).or_else(by_steps).or_else(|| {
         let steep = growth_without_a_pause(&series, total, free, &STEEP);
         let even = growth_without_a_pause(&series, total, free, &EVEN);
@@ -89,11 +89,12 @@ const STEP_TIMES: f64 = 1.5;
 const LEVEL_MINUTES: usize = 5;
 const LEVEL_CHANGE: f64 = 0.005;
 const HOST_LEVEL_CHANGE: f64 = 0.015;
-/// The most steps that still fit: the next one or the one after it fails.
+/// The most steps that still fit: the next one or the one after it fails. On a filesystem the second one may just fit.
 const STEPS_LEFT: f64 = 1.5;
+const FILE_STEPS_LEFT: f64 = 2.05;
 
 /// Memory of which each run of a program keeps an equal part, and that is soon too little for the next run.
-fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) -> Option<Shrinkage> {
+fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64, steps_left: f64) -> Option<Shrinkage> {
     let is_level = |before: &(f64, f64), after: &(f64, f64)| (after.1 - before.1).abs() <= level_change * total;
     let levels = series.chunk_by(is_level).filter(|part| part.len() > LEVEL_MINUTES);
     let levels: Vec<(f64, f64)> = levels.filter_map(|part| Some((part.first()?.0, part.last()?.1))).collect();
@@ -111,7 +112,9 @@ fn staircase(series: &[(f64, f64)], total: f64, free: f64, level_change: f64) ->
     let passed = now - end.0;
     // An overdue step will not come.
     let is_current = passed <= STEP_TIMES * longest;
-    let is_found = lowest >= STEP_SHARE * total && is_even && is_current && free <= STEPS_LEFT * mean;
+    // The next step may have begun.
+    let free = free + series.last()?.1 - end.1;
+    let is_found = lowest >= STEP_SHARE * total && is_even && is_current && free <= steps_left * mean;
     let ends_in = 60.0 * (longest * ((free / mean).floor() + 1.0) - passed).max(1.0);
     is_found.then_some(Shrinkage { loss: growth, span: 60.0 * (now - first.0), ends_in })
 }
@@ -298,12 +301,30 @@ impl AvailableMemory {
         self.minutes.iter().any(|before| f64::from(*before) - bytes > by)
     }
 
+    /// Whether it has fallen by more than this since `minutes` ago, and by its share of that in the last minutes.
+    pub(crate) fn falls(&self, minutes: usize, by: f64) -> bool {
+        let before = |minutes: usize| {
+            let place = self.minutes.len().checked_sub(minutes + 1)?;
+            Some(f64::from(*self.minutes.get(place)?) - f64::from(*self.minutes.back()?))
+        };
+        let (Some(all), Some(last)) = (before(minutes), before(SHRINKS_LAST.min(minutes))) else { return false };
+        all > by && last >= SHRINKS_STEP * all * SHRINKS_LAST.min(minutes) as f64 / minutes.max(1) as f64
+    }
+
+    /// Whether more was available before the last minutes, by more than this.
+    pub(crate) fn has_fallen_lately(&self, by: f64) -> bool {
+        let lately = self.minutes.iter().rev().take(SHRINKS_LAST);
+        lately.copied().reduce(f32::min).is_some_and(|least| self.has_fallen(f64::from(least), by))
+    }
+
     /// The loss of a filesystem that something fills step by step, and that is full soon. A single copy or download writes more, and
     /// ends earlier.
     pub(crate) fn filling(&self, total: f64) -> Option<Shrinkage> {
         let steady = self.steady_loss(FILLS_FOR, FILLS_PARTS, FILLS_BY * total);
         let is_copy = |found: &Shrinkage| found.loss / found.span >= COPY_FILLS_BYTES_PER_SECOND;
-        steady.filter(|found| found.ends_in <= FILLS_ENDS_IN && !is_copy(found)).or_else(|| self.descends(total))
+        steady
+            .filter(|found| found.ends_in <= FILLS_ENDS_IN && !is_copy(found))
+            .or_else(|| self.steps(total, FILE_STEPS_LEFT))
     }
 
     /// The steady loss of the last hour and a half. A program that loads its data takes less, or comes to an end sooner.
@@ -318,9 +339,13 @@ impl AvailableMemory {
     /// The loss by a program that takes an equal part with each of its runs or checkpoints, if the next one or the one after it does not
     /// fit.
     pub(crate) fn descends(&self, total: f64) -> Option<Shrinkage> {
+        self.steps(total, STEPS_LEFT)
+    }
+
+    fn steps(&self, total: f64, steps_left: f64) -> Option<Shrinkage> {
         let series: Vec<(f64, f64)> =
             self.minutes.iter().enumerate().map(|(minute, bytes)| (minute as f64, total - f64::from(*bytes))).collect();
-        staircase(&series, total, f64::from(*self.minutes.back()?), HOST_LEVEL_CHANGE)
+        staircase(&series, total, f64::from(*self.minutes.back()?), HOST_LEVEL_CHANGE, steps_left)
     }
 
     /// The loss of the last `minutes`, if it is at least `least` bytes and each of the parts has its share of it.

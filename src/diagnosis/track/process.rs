@@ -3,7 +3,7 @@
 use super::leak::{FAST, Leak};
 use crate::diagnosis::condition::Run;
 use crate::fleet::{JobKey, Process, ProcessInfo, ProcessKey, program_name};
-use crate::wire::{Owner, Presence, ProcessState, SafeText};
+use crate::wire::{Owner, Presence, ProcessFacts, ProcessState, SafeText};
 use std::sync::Arc;
 
 /// The growth of GPU memory that is more than that of a pool.
@@ -334,6 +334,18 @@ impl LogTrack {
         SLOW_LOG.contains(&gap) && written_at - gap >= since - LOG_GROWS.0 && t - written_at <= 1.5 * gap
     }
 
+    /// Whether the log rests for at least so long, or did so and is written again for a shorter time.
+    pub(crate) fn pauses(&self, seconds: f64, t: f64) -> bool {
+        let Some(age) = self.age(t).filter(|_| self.writes > 0) else { return false };
+        let mut written_for = age;
+        let has_paused = self.gaps.iter().rev().map(|gap| f64::from(*gap)).any(|gap| {
+            let is_pause = gap >= seconds && written_for < seconds;
+            written_for += gap;
+            is_pause
+        });
+        age >= seconds || has_paused
+    }
+
     /// The median gap between writes, in seconds.
     pub(crate) fn median_gap(&self) -> Option<f64> {
         self.median_gap.map(f64::from)
@@ -515,7 +527,9 @@ impl ProcessTrack {
         // A container whose runtime has ended leaves its processes to the init process of the host.
         let owner = self.info.facts.as_ref().and_then(|facts| facts.owner.as_ref());
         self.origin.was_contained |= matches!(owner, Some(Owner::Container { .. } | Owner::Pod { .. }));
-        self.origin.had_launcher |= self.info.launcher.is_some();
+        let is_step =
+            |facts: &ProcessFacts| facts.ancestors.first().is_some_and(|parent| *parent.name == *"slurmstepd");
+        self.origin.had_launcher |= self.info.launcher.is_some() || process.facts().is_some_and(is_step);
         if let (Some(before), Some(now)) = (self.parent, parent)
             && before != now
             && (self.origin.had_launcher || (self.origin.was_contained && now == 1))
