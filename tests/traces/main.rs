@@ -15,6 +15,7 @@ mod case_recording;
 mod evaluate;
 mod healthy;
 mod report;
+mod thresholds;
 mod verdicts;
 
 fn main() {
