@@ -152,17 +152,15 @@ impl Words {
         let is_number = |argument: &&SafeText| argument.parse::<f64>().is_ok();
         let work = argv[program..].iter().take_while(|argument| !argument.starts_with('-'));
         let work: Vec<&SafeText> = work.filter(|argument| !is_number(argument)).collect();
-        let hash = |words: &dyn Fn(&mut DefaultHasher)| {
-            let mut hasher = DefaultHasher::new();
-            words(&mut hasher);
-            hasher.finish()
-        };
-        Some(Self {
-            program: hash(&|hasher| argv[..program].hash(hasher)),
-            work: hash(&|hasher| (&argv[..program], &work).hash(hasher)),
-            command: hash(&|hasher| argv.hash(hasher)),
-        })
+        let program = &argv[..program];
+        Some(Self { program: hash(program), work: hash(&(program, work)), command: hash(argv) })
     }
+}
+
+fn hash(words: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    words.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl LeftProgram {

@@ -346,9 +346,10 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
     let takes_all_cpus = || job.cores.zip(cpus).is_some_and(|(cores, cpus)| cores >= ALL_CPUS_SHARE * cpus);
     // A program with long phases of work on the CPUs is meant to be so.
     let takes_turns = job.workers_rested_at.is_some_and(|at| context.sample_time.t - at <= HALF_SPEED_WINDOW);
-    let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS && !takes_turns;
+    let has_no_phases = f64::from(job.longest_quiet) < PHASE_SECONDS;
     let is_bursty = has_bursts() || (mean < VERY_RARELY_BUSY_PERCENT && has_bursts_of(SMALL_BURST_PERCENT));
-    let is_limited_by_cpus = matches!(cause, Cause::Cpu) && is_bursty && takes_all_cpus() && has_no_phases;
+    let is_limited_by_cpus =
+        matches!(cause, Cause::Cpu) && is_bursty && takes_all_cpus() && has_no_phases && !takes_turns;
     let rarely = if matches!(cause, Cause::FewCores(_)) { FEW_CORES_BUSY_PERCENT } else { RARELY_BUSY_PERCENT };
     let is_severe = (is_pressed || is_limited_by_cpus || matches!(cause, Cause::FewCores(_)))
         && is_slow

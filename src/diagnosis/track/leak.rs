@@ -324,7 +324,7 @@ impl AvailableMemory {
         let is_copy = |found: &Shrinkage| found.loss / found.span >= COPY_FILLS_BYTES_PER_SECOND;
         steady
             .filter(|found| found.ends_in <= FILLS_ENDS_IN && !is_copy(found))
-            .or_else(|| self.steps(total, FILE_STEPS_LEFT))
+            .or_else(|| self.descends_by_steps(total, FILE_STEPS_LEFT))
     }
 
     /// The steady loss of the last hour and a half. A program that loads its data takes less, or comes to an end sooner.
@@ -339,10 +339,11 @@ impl AvailableMemory {
     /// The loss by a program that takes an equal part with each of its runs or checkpoints, if the next one or the one after it does not
     /// fit.
     pub(crate) fn descends(&self, total: f64) -> Option<Shrinkage> {
-        self.steps(total, STEPS_LEFT)
+        self.descends_by_steps(total, STEPS_LEFT)
     }
 
-    fn steps(&self, total: f64, steps_left: f64) -> Option<Shrinkage> {
+    /// The loss by equal steps, of which at most so many fit.
+    fn descends_by_steps(&self, total: f64, steps_left: f64) -> Option<Shrinkage> {
         let series: Vec<(f64, f64)> =
             self.minutes.iter().enumerate().map(|(minute, bytes)| (minute as f64, total - f64::from(*bytes))).collect();
         staircase(&series, total, f64::from(*self.minutes.back()?), HOST_LEVEL_CHANGE, steps_left)
