@@ -69,8 +69,8 @@ pub(crate) struct SeenXid {
     /// The GPU; `?` if the driver did not name it.
     pub(crate) gpu: SafeText,
     pub(crate) number: u64,
-    /// The user and the program that were on the GPU, if there was one that had run for a while. A program that fails at once is being
-    /// written.
+    /// The user and the program that were on the GPU, if there was one that had run for a while. A program that fails at once is
+    /// probably still in development.
     pub(crate) program: Option<(SafeText, String)>,
 }
 

@@ -809,8 +809,8 @@ rules! {
         short: "allocated by Slurm, unused",
         topic: Job,
         fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h (warn), or for 40 min \
-                (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a job of \
-                Slurm works on another host that may be theirs), or for 80 min if it holds for half of them, or for 2 h if it holds for \
+                (warn) if this holds for all allocated GPUs of the host and its CPUs rest, below 5 % on average (60 min while a Slurm job, perhaps the \
+                same one, works on another host), or for 80 min if it holds for half of them, or for 2 h if it holds for \
                 half of them and the CPUs work. Also warn after 60 min if a job computes on some of its GPUs and most are unused (at least \
                 half of the GPUs that were allocated together, or three quarters of all allocated GPUs if only one job runs and Slurm does \
                 not list jobs), after 75 min (65 min for several GPUs) if three more CPU cores are busy than before the allocation (without \

@@ -39,6 +39,17 @@ impl<'a> RuleContext<'a> {
         self.members(job).next().map(|process| &process.info.who)
     }
 
+    /// The jobs on the GPU at this position.
+    pub(super) fn jobs_on(&self, position: usize) -> impl Iterator<Item = &'a JobTrack> {
+        self.jobs.iter().filter(move |job| job.positions().any(|other| other == position))
+    }
+
+    /// This share of the memory of the host, in bytes; `None` if its size is unknown.
+    pub(super) fn share_of_memory(&self, share: f64) -> Option<f64> {
+        let total = self.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.memory_total_bytes)?;
+        Some(share * total as f64)
+    }
+
     /// Whether this is the first sample of the host.
     pub(super) fn is_first_sample(&self) -> bool {
         self.host_track.samples <= 1

@@ -250,6 +250,12 @@ pub(super) fn logging(t: f64, mut test_sample: TestSample, stopped_at: Option<f6
     test_sample
 }
 
+/// Gives the host 1,000 GiB of memory, of which 100 are in use at first and so many GB more with each minute.
+pub(super) fn fill_memory(snapshot: &mut Snapshot, passed: f64, gb_a_minute: f64) {
+    snapshot.host.memory_total_bytes = Some(1000 << 30);
+    snapshot.host.memory_available_bytes = Some((900 << 30) - (gb_a_minute * passed / 60.0 * 1e9) as u64);
+}
+
 /// The notification of a finding with this fingerprint and severity that has just fired.
 pub(crate) fn notification(id: &str, severity: super::Severity) -> super::FindingNotification {
     let mut finding = Finding::blank(super::RuleId::GpuLost, HostId(0), at(0.0));

@@ -28,8 +28,8 @@ Replays the labelled cases of tests/traces and healthy days, and prints the prec
   --write-healthy   with --write: also the healthy days
   --list            print the names of the cases
   --quiet           omit the deviations of each case
-  --thresholds DIR  say instead which thresholds have no case on one of their sides, at 0.8, 0.95, 1.05 and 1.2 times; DIR holds
-                    recordings, such as those of `tests/independent/judge --keep DIR`
+  --thresholds DIR  list the thresholds without a case at 0.8, 0.95, 1.05 or 1.2 times their value instead; DIR contains
+                    recordings, for example those of `tests/independent/judge --keep DIR`
 ";
 
 /// The parsed command line.

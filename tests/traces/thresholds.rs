@@ -1,9 +1,10 @@
-//! Which thresholds have cases on both sides: replays recordings with each threshold at other values and looks for one whose
+//! Finds thresholds without cases on both sides: replays recordings with each threshold at other values and checks whether the
 //! findings change.
 
 use gpufleet::cli::replay::{Replay, ReplayError};
 use gpufleet::config::Thresholds;
 use gpufleet::config::thresholds::{PARAMETERS, Parameter};
+use gpufleet::diagnosis::Transition;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,23 +12,19 @@ use std::sync::{Arc, Mutex};
 
 /// The value of a case divided by the threshold: on both sides of it, near and far.
 const SIDES: [f64; 4] = [0.8, 0.95, 1.05, 1.2];
-/// For each threshold, at most this many recordings in which its rule says something, and about this many others.
+/// The recordings that are tried for a threshold: at most so many with findings of its rule, and about so many others.
 const RECORDINGS: (usize, usize) = (60, 20);
-/// Of those that change far from a threshold, so many are tried near it.
+/// The recordings that are tried near a threshold: at most so many of those whose findings change far from it.
 const CHANGED: usize = 12;
 
-/// A change of a finding: its time, its fingerprint, its phase and its severity.
-type Change = (u128, String, u8, u8);
-
-/// A recording and what all rules say about it with their own thresholds.
+/// A recording and its findings with the default thresholds.
 struct Recording {
     bytes: Vec<u8>,
-    rules: Vec<&'static str>,
-    changes: Vec<Change>,
+    findings: Vec<Transition>,
 }
 
-/// Replays the recordings of a folder with each threshold at the values for [`SIDES`] and prints the thresholds for which no finding
-/// changes on one of the sides. Returns whether there are none.
+/// Replays the recordings of a folder with each threshold at the values for [`SIDES`], and prints the thresholds without a case on
+/// one of the sides. Returns whether every threshold has cases on all sides.
 pub(crate) fn run(folder: &Path) -> bool {
     let recordings = each(&paths(folder), |path| read(path));
     println!("{} recordings, {} thresholds at {SIDES:?} of the value of a case", recordings.len(), PARAMETERS.len());
@@ -56,28 +53,24 @@ fn paths(folder: &Path) -> Vec<PathBuf> {
 
 fn read(path: &Path) -> Recording {
     let bytes = fs::read(path).expect("a recording");
-    let (changes, mut rules) = replay(&bytes, Thresholds::default());
-    rules.sort_unstable();
-    rules.dedup();
-    Recording { bytes, rules, changes }
+    let findings = replay(&bytes, Thresholds::default());
+    Recording { bytes, findings }
 }
 
-/// What all rules say about a recording, and which do.
-fn replay(bytes: &[u8], thresholds: Thresholds) -> (Vec<Change>, Vec<&'static str>) {
-    let (mut changes, mut rules) = (Vec::new(), Vec::new());
-    let ended = Replay::new(Arc::new(thresholds)).play(bytes, |_, change| {
-        let at = change.at.since_start().as_millis();
-        changes.push((at, change.id.to_string(), change.to as u8, change.severity as u8));
-        rules.push(change.rule.word());
+/// Replays a recording and returns every change of a finding.
+fn replay(bytes: &[u8], thresholds: Thresholds) -> Vec<Transition> {
+    let mut findings = Vec::new();
+    let ended = Replay::new(Arc::new(thresholds)).play(bytes, |_, transition| {
+        findings.push(transition.clone());
         Ok::<(), ReplayError>(())
     });
     ended.unwrap_or_else(|error| panic!("{error:?}"));
-    (changes, rules)
+    findings
 }
 
-/// Whether some recording changes its findings on each side of a threshold. Those that do not change far from it do not change near it.
+/// Whether the findings of a recording change on each side of a threshold. Near it, only recordings that change far from it are tried.
 fn sides(parameter: &Parameter, recordings: &[Recording]) -> [bool; SIDES.len()] {
-    let has_rule = |recording: &&Recording| recording.rules.contains(&parameter.rule);
+    let has_rule = |one: &&Recording| one.findings.iter().any(|finding| finding.rule.word() == parameter.rule);
     let step = (recordings.len() / RECORDINGS.1).max(1);
     let others = recordings.iter().step_by(step).filter(|recording| !has_rule(recording));
     let chosen: Vec<&Recording> = recordings.iter().filter(has_rule).take(RECORDINGS.0).chain(others).collect();
@@ -85,7 +78,7 @@ fn sides(parameter: &Parameter, recordings: &[Recording]) -> [bool; SIDES.len()]
         let mut thresholds = Thresholds::default();
         let value = thresholds.value_mut(parameter.rule, parameter.key).expect("a threshold");
         *value = parameter.default / side;
-        replay(&recording.bytes, thresholds).0 != recording.changes
+        replay(&recording.bytes, thresholds) != recording.findings
     };
     let both = |far: f64, near: f64| {
         let changed: Vec<&Recording> = chosen.iter().copied().filter(|one| changes(far, one)).take(CHANGED).collect();
@@ -97,7 +90,7 @@ fn sides(parameter: &Parameter, recordings: &[Recording]) -> [bool; SIDES.len()]
     [low, below, above, high]
 }
 
-/// Does the same with each item, on all CPUs.
+/// Calls `work` for each item, on all CPUs, and returns the results in order.
 fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());

@@ -39,7 +39,7 @@ pub(super) fn unanswered(
     let (Some(clients), Some(rest)) = (clients, rest) else { return false };
     let Some(waited) = clients.run else { return false };
     let Some(escalation) = escalation(context, job, clients, rest) else { return false };
-    // A model of which a part runs on the CPU was at work until then.
+    // A model that runs partly on the CPU was at work until then.
     let computed_at = job.used_cores_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(f64::NEG_INFINITY);
     let since = rest.since.max(waited.since).max(computed_at);
     let run = Run { since, covered: rest.covered.min(waited.covered).min(t - since) };

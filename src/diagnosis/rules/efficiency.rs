@@ -61,8 +61,8 @@ const HOST_CPU_PERCENT: f32 = 90.0;
 /// How long a stopped job is observed before anybody is notified, in seconds.
 const STOPPED_WARN_AFTER: f64 = 1200.0;
 
-/// How long a job whose workers compute while it writes nothing to its log is observed before anybody is notified, in seconds: it may
-/// evaluate. A job that waits for data goes on writing.
+/// How long a job whose workers compute while its log does not grow is observed before anybody is notified, in seconds: it may
+/// evaluate. A job that waits for data continues to write to its log.
 const SILENT_WARN_AFTER: f64 = 2400.0;
 /// The CPU cores of a job whose workers compute, at least.
 const COMPUTING_CORES: f64 = 1.5;
@@ -230,7 +230,7 @@ fn works_without_the_gpu(context: &RuleContext, job: &JobTrack) -> bool {
     works && job.gpus.iter().all(rests)
 }
 
-/// Whether the workers of a job compute while it writes nothing to its log.
+/// Whether the workers of a job compute while its log does not grow.
 fn computes_without_the_gpu(context: &RuleContext, job: &JobTrack, cause: &Cause) -> bool {
     let has_workers = context.members(job).any(|process| process.descendants > Some(0));
     let cores: f64 = context.members(job).filter_map(|process| process.smoothed_cores).sum();

@@ -386,7 +386,7 @@ fn power_limit(
 
 /// Whether a job uses this GPU together with others.
 fn has_peers_in_its_job(context: &RuleContext, position: usize) -> bool {
-    context.jobs.iter().any(|job| job.gpus.len() > 1 && job.positions().any(|other| other == position))
+    context.jobs_on(position).any(|job| job.gpus.len() > 1)
 }
 
 /// Whether the other GPUs of its job run at far higher clocks: they wait for this one.
@@ -395,8 +395,7 @@ fn slows_its_job(context: &RuleContext, position: usize, gpu: &GpuTrack) -> bool
         let share = context.gpus.get(other).and_then(|track| track.clock_share);
         other != position && share.zip(gpu.clock_share).is_some_and(|(other, own)| own <= SLOWER_CLOCK * other)
     };
-    let mut jobs = context.jobs.iter().filter(|job| job.positions().any(|other| other == position));
-    jobs.any(|job| job.positions().any(is_faster))
+    context.jobs_on(position).any(|job| job.positions().any(is_faster))
 }
 
 /// The memory clock of a busy GPU, and that of another one, as shares of the maximum: one of them was locked, or was left out when

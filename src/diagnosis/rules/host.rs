@@ -200,8 +200,7 @@ fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
     let do_cpus_rest = (do_cpus_rest || is_most_unused) && !positions.iter().any(is_held);
     let is_half_unused = 2 * unused(HALF_UNUSED_WARN_AFTER).count() >= allocated.max(1);
     let is_partly_used = is_most_of_a_used_job(context, &unused(PARTLY_UNUSED_WARN_AFTER).collect::<Vec<_>>());
-    let busier =
-        cores_busier(context, &unused(SEVERAL_ON_CPUS_WARN_AFTER).collect::<Vec<_>>()).filter(|_| !do_cpus_rest);
+    let busier = cores_busier(context).filter(|_| !do_cpus_rest);
     let warns = do_cpus_rest
         || is_half_unused
         || is_partly_used
@@ -250,7 +249,7 @@ const SPARE_WORK_SECONDS: f64 = 1800.0;
 /// Whether a GPU belongs to ranks in reserve, which take the place of ranks that fail: their job computes on other hosts, and they go
 /// on writing to their logs.
 fn is_spare(context: &RuleContext, position: usize) -> bool {
-    let mut jobs = context.jobs.iter().filter(|job| job.positions().any(|other| other == position)).peekable();
+    let mut jobs = context.jobs_on(position).peekable();
     let t = context.sample_time.t;
     let is_alive = |process: &ProcessTrack| {
         process.log.as_ref().and_then(|log| log.age(t)).is_some_and(|age| age <= SPARE_LOG_SECONDS)
@@ -281,52 +280,50 @@ fn is_abandoned(context: &RuleContext) -> bool {
     let is_idle = |job: &JobTrack| {
         matches!(job.key, JobKey::Slurm { .. }) && !job.is_server && job.idle_run.is_some_and(|run| is_long(run.since))
     };
-    let has_rested = |gpu: &GpuTrack| {
-        let mut jobs =
-            context.jobs.iter().filter(|job| job.gpus.iter().any(|held| held.identity == gpu.identity)).peekable();
+    let has_rested = |(position, gpu): (usize, &GpuTrack)| {
+        let mut jobs = context.jobs_on(position).peekable();
         gpu.unused_since.is_some_and(is_long) || (jobs.peek().is_some() && jobs.all(is_idle))
     };
     context.gpus.iter().filter_map(|gpu| gpu.allocation.as_ref()).filter(|allocation| allocation.was_used).any(|used| {
-        let is_of_it = |gpu: &&GpuTrack| gpu.allocation.as_ref().is_some_and(|other| used.began_with(other));
-        let mut group = context.gpus.iter().filter(is_of_it).peekable();
+        let is_of_it =
+            |(_, gpu): &(usize, &GpuTrack)| gpu.allocation.as_ref().is_some_and(|other| used.began_with(other));
+        let mut group = context.gpus.iter().enumerate().filter(is_of_it).peekable();
         // Its job may go on with the CPUs.
         let do_cpus_rest = cores_since_allocation(context, used).is_some_and(|cores| cores < BUSIER_CORES);
         do_cpus_rest && group.peek().is_some() && group.all(has_rested)
     })
 }
 
-/// How long a GPU must be unused since its allocation, in seconds, if little computes on the CPUs either.
+/// The allocations of unused GPUs, and how long each GPU has been unused, in seconds.
+fn unused_allocations<'a>(context: &RuleContext<'a>) -> impl Iterator<Item = (f64, &'a Allocation)> {
+    let t = context.sample_time.t;
+    context.gpus.iter().filter_map(move |gpu| Some((t - gpu.unused_since?, gpu.allocation.as_ref()?)))
+}
+
+/// How long a GPU must be unused since its allocation, in seconds, if the CPUs are hardly in use either.
 const NEVER_USED_WARN_AFTER: f64 = 7000.0;
 
-/// Whether a GPU has not been used since it was allocated, and no work on the CPUs of its host comes first.
+/// Whether a GPU was never used since its allocation, and the CPUs are no busier than before.
 fn is_never_used(context: &RuleContext) -> bool {
-    let t = context.sample_time.t;
-    let is_long = |gpu: &&GpuTrack| gpu.unused_since.is_some_and(|since| t - since >= NEVER_USED_WARN_AFTER);
-    let unused = context.gpus.iter().filter(is_long).filter_map(|gpu| gpu.allocation.as_ref());
-    unused
-        .filter(|allocation| !allocation.was_used)
-        .any(|new| cores_since_allocation(context, new).is_some_and(|cores| cores < BUSIER_CORES))
+    unused_allocations(context)
+        .filter(|(seconds, new)| *seconds >= NEVER_USED_WARN_AFTER && !new.was_used)
+        .any(|(_, new)| cores_since_allocation(context, new).is_some_and(|cores| cores < BUSIER_CORES))
 }
 
 /// How long GPUs must be unused since their allocation, in seconds, and how many more CPU cores must be busy than before. The first
-/// time is that of several GPUs that were allocated together: a search of sequences of an hour comes before work on one GPU.
+/// time is for several GPUs that were allocated together: a sequence search of an hour often precedes work on a single GPU.
 const SEVERAL_ON_CPUS_WARN_AFTER: f64 = 3900.0;
 const ON_CPUS_WARN_AFTER: f64 = 4500.0;
 const BUSIER_CORES: f64 = 3.0;
 
 /// How many more CPU cores are busy than when Slurm allocated these GPUs, if nothing has used them since: the program was probably
 /// built or started without GPU support.
-fn cores_busier(context: &RuleContext, unused: &[usize]) -> Option<f64> {
-    let t = context.sample_time.t;
-    let unused: Vec<(f64, &Allocation)> = unused
-        .iter()
-        .filter_map(|position| context.gpus.get(*position))
-        .filter_map(|gpu| Some((t - gpu.unused_since?, gpu.allocation.as_ref()?)))
-        .collect();
-    let is_one_of_several = |new: &Allocation| unused.iter().filter(|(_, other)| new.began_with(other)).count() > 1;
-    let ripe = unused.iter().filter(|(seconds, new)| *seconds >= ON_CPUS_WARN_AFTER || is_one_of_several(new));
-    let cores =
-        ripe.map(|(_, new)| *new).filter(|new| !new.was_used).filter_map(|new| cores_since_allocation(context, new));
+fn cores_busier(context: &RuleContext) -> Option<f64> {
+    let unused = || unused_allocations(context).filter(|(seconds, _)| *seconds >= SEVERAL_ON_CPUS_WARN_AFTER);
+    let is_one_of_several = |new: &Allocation| unused().filter(|(_, other)| new.began_with(other)).count() > 1;
+    let is_ripe = |seconds: f64, new: &Allocation| seconds >= ON_CPUS_WARN_AFTER || is_one_of_several(new);
+    let new = unused().filter(|(seconds, new)| !new.was_used && is_ripe(*seconds, new));
+    let cores = new.filter_map(|(_, new)| cores_since_allocation(context, new));
     cores.reduce(f64::min).filter(|cores| *cores >= BUSIER_CORES)
 }
 

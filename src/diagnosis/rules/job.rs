@@ -272,13 +272,14 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
     });
 }
 
-/// The share of the memory of the host that data takes which a program loads for all of its ranks, at least.
+/// The least share of the host's memory that a program fills when it loads data for its ranks.
 const LOADED_SHARE: f64 = 0.2;
 
-/// Whether much of the memory of the host has been taken lately.
+/// Whether much of the host's memory has been filled lately.
 fn fills_memory(context: &RuleContext) -> bool {
-    let total = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.memory_total_bytes);
-    total.is_some_and(|total| context.host_track.available_memory.has_fallen_lately(LOADED_SHARE * total as f64))
+    context
+        .share_of_memory(LOADED_SHARE)
+        .is_some_and(|bytes| context.host_track.available_memory.has_fallen_lately(bytes))
 }
 
 /// Pods of one job start within this time, in seconds.

@@ -1,8 +1,8 @@
 use super::tests::{eight_ranks, idles};
 use crate::config::Thresholds;
-use crate::diagnosis::testing::{RuleTester, TestSample};
+use crate::diagnosis::testing::{RuleTester, TestSample, fill_memory};
 use crate::fleet::fixture::{TestProcess, gpus, process};
-use crate::wire::{Ancestor, Owner, SafeText};
+use crate::wire::{Ancestor, Owner, SafeText, Snapshot};
 
 #[test]
 fn ranks_that_wait_for_each_other_from_the_start_are_reported() {
@@ -42,43 +42,32 @@ fn ranks_whose_gpu_memory_grows_load_something() {
     assert!(fired(0.0).contains(&("rendezvous-stuck", "warn")), "{:?}", fired(0.0));
 }
 
+/// The findings about eight ranks that have waited in a loop for 40 min since their start. `edit` changes each snapshot.
+fn ranks_in_a_loop(edit: impl Fn(&mut Snapshot, f64)) -> Vec<(&'static str, &'static str)> {
+    let mut tester = RuleTester::new(gpus(0..8));
+    tester.interval = 30.0;
+    tester.run_edited(
+        2400.0,
+        |tester, _| eight_ranks(tester, 0, 1.0),
+        |snapshot, t| {
+            snapshot.processes.age_seconds = vec![Some(t + 60.0); 8];
+            snapshot.processes.read_characters = vec![Some(7 << 30); 8];
+            edit(snapshot, t);
+        },
+    );
+    tester.firing()
+}
+
 #[test]
 fn ranks_that_wait_in_a_loop_warn_if_nothing_is_read_or_written() {
-    let run = |reads: bool| {
-        let mut tester = RuleTester::new(gpus(0..8));
-        tester.interval = 30.0;
-        tester.run_edited(
-            2400.0,
-            |tester, _| eight_ranks(tester, 0, 1.0),
-            |snapshot, t| {
-                snapshot.processes.age_seconds = vec![Some(t + 60.0); 8];
-                let read = if reads { (t * 5e6) as u64 } else { 7 << 30 };
-                snapshot.processes.read_characters = vec![Some(read); 8];
-            },
-        );
-        tester.firing()
-    };
-    assert_eq!(run(false), [("rendezvous-stuck", "warn")]);
-    assert_eq!(run(true), [], "they read");
+    assert_eq!(ranks_in_a_loop(|_, _| {}), [("rendezvous-stuck", "warn")]);
+    let read = |snapshot: &mut Snapshot, t: f64| snapshot.processes.read_characters = vec![Some((t * 5e6) as u64); 8];
+    assert_eq!(ranks_in_a_loop(read), [], "they read");
 }
 
 #[test]
 fn ranks_that_wait_in_a_loop_while_the_memory_of_the_host_fills_are_listed_only() {
-    let run = |gib_a_minute: f64| {
-        let mut tester = RuleTester::new(gpus(0..8));
-        tester.interval = 30.0;
-        tester.run_edited(
-            2400.0,
-            |tester, _| eight_ranks(tester, 0, 1.0),
-            |snapshot, t| {
-                snapshot.processes.age_seconds = vec![Some(t + 60.0); 8];
-                snapshot.processes.read_characters = vec![Some(7 << 30); 8];
-                snapshot.host.memory_total_bytes = Some(1000 << 30);
-                snapshot.host.memory_available_bytes = Some((900 << 30) - (gib_a_minute * t / 60.0 * 1e9) as u64);
-            },
-        );
-        tester.firing()
-    };
+    let run = |gb_a_minute: f64| ranks_in_a_loop(|snapshot, t| fill_memory(snapshot, t, gb_a_minute));
     assert_eq!(run(0.0), [("rendezvous-stuck", "warn")]);
     assert_eq!(run(12.0), [("rendezvous-stuck", "info")], "another process loads the data");
 }

@@ -105,7 +105,7 @@ pub(super) fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, trac
         .or_else(|| unanswered(context, job, gpu, track))
         .or_else(|| never_at_work(context, job, gpu, track))?;
     let t = context.sample_time.t;
-    // Another job made the GPU spin before this one began: its own processes do not.
+    // The GPU was spinning before this job began, because of another one.
     let began_later = |process: &ProcessTrack| process.age.is_some_and(|age| t - age > found.run.since);
     let mut on_it = context.members(job).filter(|process| process.positions.contains(&gpu.position));
     if !gpu.is_exclusive && on_it.all(began_later) {
@@ -338,7 +338,7 @@ fn never_at_work(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &Gp
     let after = context.limits.stuck_spin_suspect.warn_after;
     let t = context.sample_time.t;
     // A silent log stands for the memory, which some drivers report as in use.
-    // The first collective over a slow network takes long, that of one host does not.
+    // The first collective takes long over a slow network, but not within one host.
     let is_on_one_host = || job.gpus.len() > 1 && context.peers.parts(job, context.host.id).next().is_none();
     let is_silent = context.is_log_silent(job) || (context.has_log_stopped(job, after) && is_on_one_host());
     // A program that is alone has no rank to wait for: its log must have stopped long ago, and its memory must be at rest.

@@ -27,7 +27,7 @@ const ALIVE_GRACE: f64 = 240.0;
 /// Evaluations of up to 25 min were reported, and ranks that wait in a loop forever.
 const CPU_WORK_LIMIT: f64 = 1320.0;
 const LOGGED_WORK_LIMIT: f64 = 2700.0;
-/// The share of the memory of the host that results take which a rank collects while the others wait, at least.
+/// The least share of the host's memory that a rank fills with results while the others wait.
 const COLLECTED_SHARE: f64 = 0.03;
 /// A rank that waits in a loop uses one core for each of its GPUs and its other threads little. One that uses more computes, in
 /// cores.
@@ -304,10 +304,9 @@ fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGp
         process.own_cores().is_some_and(|cores| cores >= loops)
     };
     let waited = spinning.iter().map(|spinning| t - spinning.run.since).fold(0.0, f64::max);
-    let total = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.memory_total_bytes);
     let collects = || {
         let memory = &context.host_track.available_memory;
-        total.is_some_and(|total| memory.falls((waited / 60.0) as usize, COLLECTED_SHARE * total as f64))
+        context.share_of_memory(COLLECTED_SHARE).is_some_and(|bytes| memory.falls((waited / 60.0) as usize, bytes))
     };
     let works = |process: &&ProcessTrack| {
         let is_believed = !is_over || (!is_over_with_log && (logs(process) || computes(process) || collects()));

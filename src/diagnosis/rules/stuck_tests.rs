@@ -1,5 +1,7 @@
 use crate::config::Thresholds;
-use crate::diagnosis::testing::{RuleTester, TestSample, after_healthy_work, healthy, hung, logging, ranks};
+use crate::diagnosis::testing::{
+    RuleTester, TestSample, after_healthy_work, fill_memory, healthy, hung, logging, ranks,
+};
 use crate::diagnosis::{Confidence, FindingPhase, Severity};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostId};
@@ -210,7 +212,7 @@ fn a_rank_that_uses_one_core_is_believed_for_22_minutes_and_longer_while_its_log
 
 #[test]
 fn a_rank_on_one_core_that_fills_the_memory_of_the_host_is_believed_for_45_minutes() {
-    let notifies = |gib_a_minute: f64, seconds: f64| {
+    let notifies = |gb_a_minute: f64, seconds: f64| {
         let mut tester = RuleTester::new(gpus(0..2));
         tester.run(1200.0, |tester, _| healthy(tester, 2));
         tester.run_edited(
@@ -220,10 +222,7 @@ fn a_rank_on_one_core_that_fills_the_memory_of_the_host_is_believed_for_45_minut
                 test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
                 test_sample
             },
-            |snapshot, t| {
-                snapshot.host.memory_total_bytes = Some(1000 << 30);
-                snapshot.host.memory_available_bytes = Some((900 << 30) - (gib_a_minute * t / 60.0 * 1e9) as u64);
-            },
+            |snapshot, passed| fill_memory(snapshot, passed, gb_a_minute),
         );
         tester.fired().iter().any(|(_, severity)| *severity != "info")
     };

@@ -39,9 +39,9 @@ pub(crate) const STILL_CORES_UNKNOWN: f64 = 0.06;
 /// The CPU cores of data loader workers from which they count as at work, and the share of that at most while they rest.
 const WORKERS_WORK: f64 = 0.3;
 const WORKERS_REST: f64 = 0.05;
-/// The CPU cores of a process that computes on them.
+/// A process that uses this many CPU cores computes on them.
 const SEVERAL_CORES: f64 = 3.0;
-/// The CPU cores of a job whose workers take turns with the GPUs, at least, and the share of them at most while they rest.
+/// The least CPU cores of a job whose workers take turns with its GPUs, and the largest share of them while the workers rest.
 const TURN_CORES: f64 = 2.0;
 const TURN_REST: f64 = 0.25;
 /// The CPU cores of a rank that waits in a loop.
@@ -127,7 +127,7 @@ pub(crate) struct JobTrack {
     pub(crate) workers_rest_since: Option<f64>,
     /// The CPU cores of the workers while they fed the GPUs.
     healthy_workers: Option<f64>,
-    /// When the workers last rested while the GPUs worked: a simulation rests while its results are learned, and loaders do not.
+    /// When the workers last rested while the GPUs worked, as simulations do during an update of the model, unlike data loaders.
     pub(crate) workers_rested_at: Option<f64>,
     /// When its processes last computed on several CPU cores each.
     pub(crate) used_cores_at: Option<f64>,

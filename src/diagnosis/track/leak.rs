@@ -301,7 +301,7 @@ impl AvailableMemory {
         self.minutes.iter().any(|before| f64::from(*before) - bytes > by)
     }
 
-    /// Whether it has fallen by more than this since `minutes` ago, and by its share of that in the last minutes.
+    /// Whether it has fallen by more than this within `minutes`, and still falls.
     pub(crate) fn falls(&self, minutes: usize, by: f64) -> bool {
         let before = |minutes: usize| {
             let place = self.minutes.len().checked_sub(minutes + 1)?;
@@ -311,7 +311,7 @@ impl AvailableMemory {
         all > by && last >= SHRINKS_STEP * all * SHRINKS_LAST.min(minutes) as f64 / minutes.max(1) as f64
     }
 
-    /// Whether more was available before the last minutes, by more than this.
+    /// As [`Self::has_fallen`], compared with the least value of the last minutes.
     pub(crate) fn has_fallen_lately(&self, by: f64) -> bool {
         let lately = self.minutes.iter().rev().take(SHRINKS_LAST);
         lately.copied().reduce(f32::min).is_some_and(|least| self.has_fallen(f64::from(least), by))
