@@ -12,6 +12,7 @@ const SHORT_ID_LENGTH: usize = 12;
 pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
     let first = |rule: fn(&[&str]) -> Option<Owner>| paths(cgroup).find_map(|path| rule(&components(path)));
     first(slurm)
+        .or_else(|| slurm_by_ancestors(ancestors))
         .or_else(|| first(slurm_by_sluid))
         .or_else(|| first(pod))
         .or_else(|| first(container))
@@ -39,6 +40,13 @@ pub(crate) fn slurmstepd_job(title: &str) -> Option<Owner> {
     let inner = title.strip_prefix("slurmstepd: [")?.split(']').next()?;
     let (job, step) = inner.split_once('.').map_or((inner, None), |(job, step)| (job, Some(step)));
     is_number(job).then(|| Owner::Slurm { job: job.into(), step: step.map(Into::into) })
+}
+
+/// The job of a cluster that makes no cgroups (`ProctrackType=proctrack/linuxproc` or `pgid`). Only root's title counts, since
+/// everybody can give a process a name.
+fn slurm_by_ancestors(ancestors: &[Ancestor]) -> Option<Owner> {
+    let stepd = ancestors.iter().find(|ancestor| ancestor.uid == Some(0) && ancestor.name == "slurmstepd")?;
+    slurmstepd_job(stepd.argv.first()?)
 }
 
 fn paths(cgroup: &str) -> impl Iterator<Item = &str> {
@@ -349,6 +357,22 @@ mod tests {
         assert_eq!(describe(slurmstepd_job("slurmstepd: [3385.0]")), "slurm 3385 0");
         assert_eq!(describe(slurmstepd_job("slurmstepd: [3385.extern]")), "slurm 3385 extern");
         assert_eq!(slurmstepd_job("slurmstepd infinity"), None);
+    }
+
+    #[test]
+    fn without_cgroups_the_title_of_roots_slurmstepd_names_the_job() {
+        let stepd = |uid: u32, name: &str| Ancestor {
+            pid: 40,
+            uid: Some(uid),
+            name: name.into(),
+            argv: vec!["slurmstepd: [3385.batch]".into()],
+            ..Ancestor::default()
+        };
+        let by =
+            |ancestor: Ancestor| describe(owner("0::/system.slice/slurmd.service\n", &[Ancestor::default(), ancestor]));
+        assert_eq!(by(stepd(0, "slurmstepd")), "slurm 3385 batch");
+        assert_eq!(by(stepd(1000, "slurmstepd")), "service slurmd.service", "everybody can give a process this name");
+        assert_eq!(by(stepd(0, "python3")), "service slurmd.service");
     }
 
     #[test]

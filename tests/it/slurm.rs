@@ -1,14 +1,18 @@
-//! Slurm from a fake `scontrol` on the host to `gpufleet findings`: how a job ended.
+//! Slurm on a host, to `gpufleet findings` and `gpufleet record`: how a job ended, and which job has a GPU.
 //!
-//! The process on the GPUs seems to be in the cgroup of a Slurm job, because a file is mounted over its `/proc/PID/cgroup`.
+//! Most tests use a fake `scontrol`, and the process on the GPUs seems to be in the cgroup of a Slurm job, because a file is mounted
+//! over its `/proc/PID/cgroup`. With `GPUFLEET_TESTS_ALL` there is a real cluster of this one node.
 
-use crate::lab::{Lab, has_root, program, wait_until};
-use serde_json::Value;
+use crate::fake_driver::{devices, gpu, gpu_with};
+use crate::lab::{Lab, has_root, program, record_until, skip, wait_gone, wait_until};
+use serde_json::{Value, json};
 use std::cell::Cell;
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// A host on which job 3385 runs.
 struct SlurmHost {
@@ -161,4 +165,179 @@ pub(crate) fn findings_tell_how_a_job_ended_while_slurmctld_was_down() {
     fs::remove_file(&down).expect("slurmctld is up");
     watch.expect_end("Slurm: ");
     assert_eq!(host.queries_of_the_end(), 2);
+}
+
+/// A real cluster of one node with four GPUs: munged, slurmctld and slurmd in a folder, on loopback.
+struct Cluster {
+    folder: tempfile::TempDir,
+    daemons: Vec<Child>,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        // munged wants a folder that everybody may enter.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("may be entered");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("writes");
+        let ports: Vec<TcpListener> =
+            (0..2).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port")).collect();
+        let port = |index: usize| ports[index].local_addr().expect("an address").port();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let node = host.split('.').next().expect("a name");
+        write("munge.key", &"key of the tests ".repeat(4));
+        fs::set_permissions(folder.path().join("munge.key"), fs::Permissions::from_mode(0o400)).expect("a secret");
+        (0..4).for_each(|gpu| write(&format!("nvidia{gpu}"), ""));
+        write("gres.conf", &format!("NodeName={node} Name=gpu Type=h100 File={}\n", path("nvidia[0-3]")));
+        write(
+            "slurm.conf",
+            &format!(
+                "ClusterName=lab\nSlurmctldHost={node}(127.0.0.1)\nSlurmctldPort={}\nSlurmdPort={}\n\
+                 AuthType=auth/munge\nAuthInfo=socket={}\nCredType=cred/munge\nSlurmUser=root\n\
+                 StateSaveLocation={}\nSlurmdSpoolDir={}\nSlurmctldPidFile={}\nSlurmdPidFile={}\n\
+                 ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n\
+                 SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu\nMpiDefault=none\n\
+                 SwitchType=switch/none\nReturnToService=2\n\
+                 NodeName={node} NodeAddr=127.0.0.1 CPUs=1 Gres=gpu:h100:4 State=UNKNOWN\n\
+                 PartitionName=main Nodes={node} Default=YES State=UP OverSubscribe=FORCE:8\n",
+                port(0),
+                port(1),
+                path("munge"),
+                path("state"),
+                path("spool"),
+                path("slurmctld.pid"),
+                path("slurmd.pid"),
+            ),
+        );
+        for name in ["state", "spool"] {
+            fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        drop(ports);
+        let mut cluster = Self { folder, daemons: Vec::new() };
+        let munge = format!("--socket={}", cluster.path("munge"));
+        let files = ["key", "pid", "log", "seed"]
+            .map(|file| format!("--{file}-file={}", cluster.path(&format!("munge.{file}"))));
+        cluster.daemon(
+            "munged",
+            &[&["--foreground", "--force", &munge][..], &files.each_ref().map(String::as_str)[..]].concat(),
+        );
+        wait_until("munged", || cluster.log(), || Path::new(&cluster.path("munge")).exists().then_some(()));
+        cluster.daemon("slurmctld", &["-D", "-i"]);
+        cluster.daemon("slurmd", &["-D"]);
+        let state = || cluster.run("sinfo", &["-h", "-o", "%t"]);
+        wait_until("an idle node", || cluster.log(), || (state().trim() == "idle").then_some(()));
+        cluster
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn daemon(&mut self, name: &str, arguments: &[&str]) {
+        let log = fs::File::create(self.path(&format!("{name}.out"))).expect("a file");
+        let started = Command::new(name)
+            .args(arguments)
+            .env("SLURM_CONF", self.path("slurm.conf"))
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file"))
+            .stderr(log)
+            .spawn();
+        self.daemons.push(started.unwrap_or_else(|error| {
+            panic!(
+                "{name} does not start: {error}\ninstall Slurm: on Debian `apt-get install slurmctld slurmd slurm-client munge`, \
+                 or run tests/run --all, which does"
+            )
+        }));
+    }
+
+    /// What the daemons printed.
+    fn log(&self) -> String {
+        let log = |name: &str| fs::read_to_string(self.path(&format!("{name}.out"))).unwrap_or_default();
+        ["munged", "slurmctld", "slurmd"].map(log).concat()
+    }
+
+    /// Runs a program of Slurm and returns its output.
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let run = Command::new(program).args(arguments).env("SLURM_CONF", self.path("slurm.conf")).output();
+        String::from_utf8(run.expect("Slurm is installed").stdout).expect("text")
+    }
+
+    /// Submits a job with a GPU that runs `script`, and returns the pid of its shell.
+    fn submit(&self, job: &str, name: &str, script: &str) -> u32 {
+        let (pid, output) = (self.path(&format!("{job}.pid")), self.path(&format!("{job}.out")));
+        let script = format!("echo $$ >{pid}.new; mv {pid}.new {pid}; {script}");
+        let submitted =
+            self.run("sbatch", &["--parsable", "--gres=gpu:1", "-J", name, "-o", &output, "--wrap", &script]);
+        assert_eq!(submitted.trim(), job, "{}", self.log());
+        wait_until("the start of a job", || self.log(), || fs::read_to_string(&pid).ok()?.trim().parse().ok())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.run("scancel", &["-s", "KILL", "-b", "-u", "root"]);
+        self.run("scancel", &["-u", "root"]);
+        let jobs = || self.run("squeue", &["-h"]);
+        wait_until("the end of the jobs", || self.log(), || jobs().trim().is_empty().then_some(()));
+        for daemon in self.daemons.iter_mut().rev() {
+            let _ended_already = daemon.kill();
+            let _ended_already = daemon.wait();
+        }
+    }
+}
+
+/// The processes of two jobs are found by their `slurmstepd`, since this cluster makes no cgroups. The third job uses no GPU, and has
+/// a line break in its name.
+#[test]
+fn a_real_cluster_tells_which_job_has_a_gpu_and_how_it_ended() {
+    if std::env::var_os("GPUFLEET_TESTS_ALL").is_none() {
+        return skip("it needs Slurm: run tests/run --all");
+    }
+    if !has_root() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let first = cluster.submit("1", "train", "exec sleep 3600");
+    let second =
+        cluster.submit("2", "failing", &format!("until [ -e {} ]; do sleep 0.1; done; exit 3", cluster.path("end")));
+    let third = cluster.submit("3", "holds\nJobState=FAILED", "exec sleep 3600");
+    let lab = Lab::start_with(
+        &["node"],
+        &format!("SLURM_CONF={}", cluster.path("slurm.conf")),
+        |_| None,
+        |_| Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().expect("starts"),
+    );
+    let busy = |pid: u32| {
+        let process = json!([{"pid": pid, "memory_bytes": 60_129_542_144_u64, "sm_percent": 97}]);
+        json!({"utilization_percent": 97, "memory_used_bytes": 61_203_283_968_u64, "power_watts": 512, "processes": process})
+    };
+    let driver = &lab.hosts[0].driver;
+    driver.set(&devices(&[gpu_with(0, &busy(first)), gpu_with(1, &busy(second)), gpu(2), gpu(3)]));
+    let hosts = lab.hosts_toml("[diagnosis]\njob-ended = { held_for = \"0s\" }");
+    let recording = lab.path("recording.jsonl");
+    let recorded = record_until(&recording, &[&hosts], |text| text.contains("\"slurm_jobs\":["));
+    assert!(recorded.status.success(), "{recorded:?}");
+    let text = fs::read_to_string(&recording).expect("a recording");
+    let text = text.lines().filter(|line| line.contains("slurm")).collect::<Vec<_>>().join("\n");
+    assert!(text.contains("\"slurm_allocated_gpus\":[0,1,2]"), "{text}");
+    for job in [1, 2, 3] {
+        let expected = format!("{{\"job\":\"{job}\",\"user\":\"root\",\"gpus\":[{}]}}", job - 1);
+        assert!(text.contains(&expected), "{expected} is not in {text}");
+    }
+    for job in ["1", "2"] {
+        assert!(text.contains(&format!("\"slurm\":{{\"job\":\"{job}\"")), "{text}");
+    }
+    let output = lab.path("findings.jsonl");
+    let mut findings = Command::new(program());
+    findings.args(["findings", "--watch", "--json", &hosts]).env_remove("SSH_AUTH_SOCK");
+    findings.env("XDG_STATE_HOME", lab.path("state")).stdin(Stdio::null());
+    findings.stdout(fs::File::create(&output).expect("a file"));
+    let watch = Watch { child: findings.spawn().expect("gpufleet runs"), output };
+    wait_until("both jobs", String::new, || (lab.probes().len() == 1).then_some(()));
+    fs::write(cluster.path("end"), "").expect("the job ends");
+    wait_gone(&[second], Duration::from_secs(30));
+    lab.hosts[0].driver.set(&devices(&[gpu_with(0, &busy(first)), gpu(1), gpu(2), gpu(3)]));
+    watch.expect_end("Slurm: failed with exit status 3");
+    assert!(Path::new(&format!("/proc/{third}")).exists());
 }

@@ -333,7 +333,8 @@ impl Slurm {
             Query::Job { waiting, .. } => {
                 (&self.program, &["-d", "-o", "show", "job", waiting.first().map_or("", |job| &job.id)])
             }
-            // Several lines: a name of a job, which users write, cannot look like the line of its state.
+            // Several lines: a name of a job, which users write, cannot look like the line of its state, unless it has a line break.
+            // Then it misleads only about that job.
             Query::End { job, .. } => (&self.program, &["show", "job", job]),
         };
         if let Some(child) = ChildProcess::start_with_errors(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
@@ -411,13 +412,16 @@ fn running_jobs(text: &str) -> Vec<ListedJob> {
 }
 
 /// Parses the GPUs of one node in the output of `scontrol -d -o show job`: `Nodes=hgx-[01-02] CPU_IDs=0-31 Mem=512000
-/// GRES=gpu:h100:2(IDX:0-1)`, for each group of nodes. For one task of an array, Slurm may print a line for each.
+/// GRES=gpu:h100:2(IDX:0-1)`, for each group of nodes. For one task of an array, Slurm may print a job on each line. A line break in
+/// the name of a job is printed as one (Slurm 22.05).
 fn job_gpus(text: &str, job: &str, node: &str) -> Vec<u32> {
     let is_asked =
         |line: &&str| line.split_whitespace().next().and_then(|word| word.strip_prefix("JobId=")) == Some(job);
     let mut is_node = false;
     let mut gpus: Vec<u32> = Vec::new();
-    let mut words = text.lines().find(is_asked).unwrap_or_default().split_whitespace().peekable();
+    let lines = text.lines().skip_while(|line| !is_asked(line));
+    let of_job = lines.enumerate().take_while(|(number, line)| *number == 0 || !line.starts_with("JobId="));
+    let mut words = of_job.flat_map(|(_, line)| line.split_whitespace()).peekable();
     while let Some(word) = words.next() {
         if let Some(nodes) = word.strip_prefix("Nodes=") {
             // The name of a job may look like this, too, but not with what follows.

@@ -55,6 +55,8 @@ fn the_gpus_of_a_job_on_this_node_are_parsed() {
     assert_eq!(job_gpus(name, "7", "a"), none, "a job whose name looks like a group of nodes");
     let tasks = "JobId=7 Nodes=a CPU_IDs=0 GRES=gpu:1(IDX:0)\nJobId=8 Nodes=a CPU_IDs=1 GRES=gpu:1(IDX:1)";
     assert_eq!(job_gpus(tasks, "7", "a"), [0], "another task of the array");
+    let name = "JobId=7 JobName=two\nlines UserId=ann(1000) Nodes=a CPU_IDs=0 GRES=gpu:1(IDX:2)\nJobId=8 Nodes=a CPU_IDs=1 GRES=gpu:1(IDX:1)";
+    assert_eq!(job_gpus(name, "7", "a"), [2], "a line break in the name of the job");
     let endless = format!("n{}z", "[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]".repeat(12));
     assert!(!hostlist_contains(&endless, "n000000000000"), "it ends");
 }
