@@ -50,7 +50,7 @@ fn explanation(info: &RuleInfo) -> String {
         let _ = writeln!(text, "\nThresholds, as built in\n    [diagnosis.{}]", info.word);
         for parameter in parameters {
             let setting = format!("{} = {}", parameter.key, default_of(parameter));
-            let _ = writeln!(text, "    {setting:28} # {}", parameter.about);
+            let _ = writeln!(text, "    {setting:28} # {}", about(parameter));
         }
     }
     text
@@ -71,6 +71,16 @@ fn sections(info: &RuleInfo) -> [(&'static str, String); 6] {
 fn parameters(info: &RuleInfo) -> impl Iterator<Item = &'static Parameter> {
     let word = info.word;
     PARAMETERS.iter().filter(move |parameter| parameter.rule == word)
+}
+
+/// Describes a threshold, with the unit of its number.
+fn about(parameter: &Parameter) -> String {
+    match parameter.unit {
+        // A duration has its unit in its value; a share and a count have none.
+        Unit::Time | Unit::Share | Unit::Count => parameter.about.to_owned(),
+        Unit::Percent => format!("{}, in percent", parameter.about),
+        Unit::Mebibytes | Unit::Celsius | Unit::Cores => format!("{}, in {}", parameter.about, parameter.unit.words()),
+    }
 }
 
 /// Formats a default as hosts.toml takes it.
@@ -125,7 +135,7 @@ mod tests {
                 let _ = writeln!(text, "- **{label}:** {words}");
             }
             let list: Vec<String> = parameters(info)
-                .map(|one| format!("`{}` ({}): {}", one.key, default_of(one).replace('"', ""), one.about))
+                .map(|one| format!("`{}` ({}): {}", one.key, default_of(one).replace('"', ""), about(one)))
                 .collect();
             if !list.is_empty() {
                 let _ = writeln!(text, "- **Thresholds:** {}.", list.join("; "));

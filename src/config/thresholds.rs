@@ -107,7 +107,7 @@ thresholds! {
     StuckSpin stuck_spin "stuck-spin" {
         warn_after: Time = 300.0, "duration of the condition before it warns";
         crit_after: Time = 600.0, "duration of the condition before it is critical (PyTorch's NCCL timeout is 10 min)";
-        waiting_after: Time = 600.0, "duration before it warns while a rank works on the host";
+        waiting_after: Time = 600.0, "duration before it is info while a rank works on the host";
         utilization: Percent = 90.0, "every GPU utilisation reading is at least this";
         median_utilization: Percent = 95.0, "median GPU utilisation is at least this";
         memory_max: Percent = 3.0, "no memory utilisation reading is above this";
@@ -135,21 +135,20 @@ thresholds! {
         active_utilization: Percent = 20.0, "utilisation from which a job counts as working";
         active_for: Time = 300.0, "how long the job must have worked";
         utilization: Percent = 1.0, "utilisation of a stalled job, at most";
-        cpu: Cores = 0.02, "CPU usage of a stalled job, at most";
+        cpu: Cores = 0.06, "CPU usage of each process of a stalled job, at most, unless it used far more at work";
     }
     InputStall input_stall "input-stall" {
-        warn_after: Time = 600.0, "window of the mean, and duration before it warns";
+        warn_after: Time = 600.0, "window of the mean, which must be low for 2 min";
         utilization: Percent = 20.0, "mean utilisation is below this";
         earlier: Percent = 50.0, "the job's earlier median was at least this";
         worker_cpu: Percent = 80.0, "CPU usage per worker from which the cause is CPU";
         blocked: Percent = 30.0, "share of samples with a worker in disk sleep from which the cause is storage";
         pressure: Percent = 20.0, "PSI io some avg60 from which the cause is storage";
-        young: Time = 600.0, "a younger process is still loading";
+        young: Time = 600.0, "a job whose processes are all younger is still loading";
     }
     DstateHang dstate_hang "dstate-hang" {
         warn_after: Time = 120.0, "duration of the condition before it warns";
         crit_after: Time = 300.0, "duration of the condition before it is critical";
-        share: Percent = 90.0, "share of samples in which the thread is in disk sleep, at least";
     }
     StoppedHoldingGpu stopped_holding_gpu "stopped-holding-gpu" {
         warn_after: Time = 300.0, "how long a process is stopped before it warns";
@@ -177,15 +176,15 @@ thresholds! {
         memory: Mebibytes = 1024.0, "memory held, at least";
         share: Percent = 5.0, "and as a share of the GPU's memory, at least";
         utilization: Percent = 1.0, "utilisation of its GPUs, at most";
-        cpu: Cores = 0.05, "CPU usage of the job, at most";
+        cpu: Cores = 0.05, "CPU usage of each process, at most; three times that for notebooks and servers";
     }
     JobEnded job_ended "job-ended" {
         memory: Mebibytes = 500.0, "memory held, at least";
-        held_for: Time = 600.0, "how long the job must have worked";
+        held_for: Time = 600.0, "how long it must have been held, up to the end";
         coincidence: Time = 60.0, "an event this close to the end may be the cause";
     }
     CpuFallback cpu_fallback "cpu-fallback" {
-        info_after: Time = 900.0, "age of the new run before it is info, and before a model server warns";
+        info_after: Time = 900.0, "age of the new run before it is info, and before a model server on several cores warns";
         warn_after: Time = 4500.0, "age before other programs warn, at most";
         cpu: Cores = 0.5, "CPU usage, at least; a model server may rest";
     }
@@ -196,18 +195,18 @@ thresholds! {
         utilization: Percent = 20.0, "utilisation of its GPUs, at least";
     }
     LowPowerHighUtil low_power_high_util "low-power-high-util" {
-        info_after: Time = 1800.0, "duration of the condition before it is info";
+        info_after: Time = 1800.0, "how long the means over 5 min must be so before it is info";
         utilization: Percent = 90.0, "mean utilisation, at least";
         power: Share = 0.40, "mean power is below this share of the limit";
         memory_utilization: Percent = 40.0, "mean memory utilisation is below this";
     }
     GpuImbalance gpu_imbalance "gpu-imbalance" {
-        info_after: Time = 600.0, "window of the means";
+        info_after: Time = 600.0, "window of the means, and duration before it is info";
         power: Share = 0.25, "power below the median of the others, at least";
         utilization: Percent = 15.0, "and utilisation below it in percentage points, at least";
     }
     GpuMemPressure gpu_mem_pressure "gpu-mem-pressure" {
-        free: Mebibytes = 1024.0, "free memory is below this";
+        free: Mebibytes = 1024.0, "memory that neither processes nor the driver hold is below this";
         free_share: Percent = 2.0, "or below this share of the GPU's memory";
         growth: Mebibytes = 256.0, "usage grew by at least this";
         window: Time = 1800.0, "within this time";
@@ -220,7 +219,7 @@ thresholds! {
         full_in: Time = 50_400.0, "at the Theil-Sen slope, the memory is full in less than this";
         last_third: Share = 0.6, "growth in the last third divided by growth in the first, at least";
         jump: Share = 0.4, "largest step as a share of the growth, at most";
-        rises: Count = 8.0, "number of rises, at least";
+        rises: Count = 8.0, "number of rises between means of a minute, at least";
         falls: Percent = 10.0, "sum of all falls as a share of the growth, at most";
     }
     ProbeBlocked probe_blocked "probe-blocked" {
@@ -232,7 +231,7 @@ thresholds! {
     }
     GpuNeedsAction gpu_needs_action "gpu-needs-action" {}
     XidSeen xid_seen "xid-seen" {
-        merge: Time = 600.0, "an Xid that repeats on a GPU within this time is one finding";
+        merge: Time = 600.0, "an Xid at severity info that repeats on a GPU within this time of the last one is one finding";
     }
     DriverMismatch driver_mismatch "driver-mismatch" {}
     DriverSkew driver_skew "driver-skew" {}
@@ -289,7 +288,7 @@ thresholds! {
     }
     PersistenceOff persistence_off "persistence-off" {}
     RendezvousStuck rendezvous_stuck "rendezvous-stuck" {
-        warn_after: Time = 1200.0, "how long the ranks have done nothing before it is info; it warns after 1.25 times that";
+        info_after: Time = 1200.0, "how long the ranks have done nothing before it is info; it warns after 1.25 times that";
         young: Time = 900.0, "age at most when the ranks were first seen";
     }
     GpuShared gpu_shared "gpu-shared" {
@@ -298,7 +297,7 @@ thresholds! {
     }
     StrayContexts stray_contexts "stray-contexts" {
         after: Time = 900.0, "duration of the condition before it is info";
-        idle_after: Time = 1800.0, "how long the other GPUs of a single process have been idle";
+        idle_after: Time = 1800.0, "how long GPUs of a single process have been idle before it is info";
         memory: Mebibytes = 2048.0, "memory of a stray context, at most";
     }
     SlurmUnused slurm_unused "slurm-unused" {
@@ -317,7 +316,7 @@ thresholds! {
     }
     HostRebooted host_rebooted "host-rebooted" {}
     HostUnreachable host_unreachable "host-unreachable" {
-        warn_after: Time = 90.0, "how long the connection is lost before it warns";
+        warn_after: Time = 90.0, "how long there has been no data before it warns";
         crit_after: Time = 300.0, "duration before it is critical";
     }
     HostRamLow host_ram_low "host-ram-low" {
@@ -334,8 +333,8 @@ thresholds! {
     }
     NfsHang nfs_hang "nfs-hang" {
         info_after: Time = 5.0, "how long a filesystem has not answered before it is info";
-        warn_after: Time = 180.0, "duration before it warns";
-        timeouts: Count = 5.0, "attempts in a row without an answer before it is critical";
+        warn_after: Time = 180.0, "duration before it warns if a GPU process waits for it";
+        crit_after: Time = 300.0, "duration before it is critical if one does";
     }
 }
 

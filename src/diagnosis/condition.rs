@@ -293,6 +293,8 @@ impl Condition {
     fn published_phase(&self) -> FindingPhase {
         match self.phase {
             _ if self.is_inhibited => FindingPhase::Clear,
+            // Another finding inhibited it for as long as its condition held.
+            FindingPhase::Resolving if self.finding.phase == FindingPhase::Clear => FindingPhase::Clear,
             FindingPhase::Resolving if self.is_held() => FindingPhase::Firing,
             phase => phase,
         }

@@ -254,10 +254,11 @@ impl HostDiagnosis {
         let uptime = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.uptime_seconds);
         let is_other_machine = uptime.zip(gap).is_some_and(|(uptime, gap)| uptime > gap + BOOT_TOLERANCE);
         if !is_other_machine {
-            let ended = jobs.iter().map(|job| job.members.len()).sum();
             let last = self.host_track.sampled_at.unwrap_or(t);
+            let shut_down = self.host_track.job_ends.note_shutdown(last - limits.job_ended.coincidence);
+            let ended = jobs.iter().map(|job| job.members.len()).sum::<usize>() + shut_down.0;
             let computed = |job: &JobTrack| job.computed_at.is_some_and(|at| last - at <= RECENT_WORK_SECONDS);
-            let has_ended_work = jobs.iter().any(computed);
+            let has_ended_work = shut_down.1 || jobs.iter().any(computed);
             self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended, has_ended_work });
             self.host_track.job_ends.record(known.iter(), host, limits, t, true, &|_| LastState::default());
         }
@@ -381,7 +382,7 @@ impl HostDiagnosis {
             has_changed |= !Arc::ptr_eq(&track.info, &process.info) || track.is_stale != process.is_stale;
             has_changed |= !track.positions.iter().copied().eq(process.gpu_positions());
             track.key = process.key.clone();
-            track.update(process, held_bytes, limits.dstate_hang.share, (sample_time.t, sample_time.dt));
+            track.update(process, held_bytes, (sample_time.t, sample_time.dt));
         }
         has_changed
     }
@@ -394,7 +395,7 @@ impl HostDiagnosis {
             let known =
                 old.iter().position(|track| is_same_process(track, process)).map(|index| old.swap_remove(index));
             let mut track = known.unwrap_or_else(|| ProcessTrack::new(process, t));
-            track.update(process, u64::MAX, limits.dstate_hang.share, (t, dt));
+            track.update(process, u64::MAX, (t, dt));
             track
         });
         self.reruns = tracks.collect();

@@ -121,7 +121,7 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
         RuleId::NvlinkErrors => limits.nvlink_errors.window,
         RuleId::PowerLimitLow => limits.power_limit_low.after,
         RuleId::ClockStuck => limits.clock_stuck.after,
-        RuleId::RendezvousStuck => limits.rendezvous_stuck.warn_after,
+        RuleId::RendezvousStuck => limits.rendezvous_stuck.info_after,
         RuleId::GpuShared => limits.gpu_shared.after,
         RuleId::StrayContexts => limits.stray_contexts.after,
         RuleId::SlurmUnused => limits.slurm_unused.info_after.max(limits.slurm_unused.warn_after),

@@ -114,6 +114,7 @@ impl HostDiagnosis {
                 positions,
                 log_path: first.log_path.clone(),
                 by_reboot: first.boot_id.as_ref() != boot_id,
+                has_worked: false,
             };
             push_bounded(&mut self.host_track.job_ends.ended, ended);
         }

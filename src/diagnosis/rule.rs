@@ -110,7 +110,7 @@ rules! {
     }
     StuckSpinSuspect {
         word: "stuck-spin-suspect",
-        title: "looks stuck; seen only after it hung",
+        title: "looks stuck; no heavier work was seen before",
         short: "busy at idle power",
         topic: StuckJob,
         fires: "As stuck-spin, for a job that gpufleet has not observed at work, by power or by the counters of GPM, or at a constant power \
@@ -335,8 +335,8 @@ rules! {
         title: "a job left its GPUs",
         short: "job ended",
         topic: Job,
-        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within 60 s, the kernel killed \
-                a process because memory ran out, or the host rebooted, or if Slurm says that it failed, was preempted or reached its \
+        fires: "A job that held at least 500 MiB for its last 10 min has no process left. Warn if it is your job and, within 60 s, the \
+                kernel killed a process because memory ran out, or the host went down for a reboot (but for jobs of Slurm, which waits for them), or if Slurm says that it failed, was preempted or reached its \
                 limit. Also when a program ends for the fourth time after runs of about the same length, within half an hour or six times \
                 that length, or within 3 h in a pod, whose orchestrator waits longer after each end (with other arguments too, if each run \
                 ends on a GPU that it and another job have filled, or if Slurm started each as a job and none computed within 3 min); warn \
@@ -360,7 +360,7 @@ rules! {
         topic: Job,
         fires: "A program left the GPUs while gpufleet watched, and a new run of the same program and script by the same user has been on \
                 no GPU for 15 min and uses half a CPU core: info. Warn for the same command after three times the time after which the last \
-                run used a GPU, but not before 15 min and at latest after 75 min. Warn after 25 min for a process that uses 3 cores itself, \
+                run used a GPU, but not before 15 min and at latest after 75 min, also if that time is unknown. Warn after 25 min for a process that uses 3 cores itself, \
                 unless a word after the script differs (`main.py prepare`) that is no number, and after 15 min if it is a model server. If \
                 none of the GPUs that it had is free (or shared with the same programs as before, and at most half full), or it may do \
                 other work, it stays info, after 45 min.",
@@ -517,7 +517,7 @@ rules! {
         fires: "Critical: 46 48 64 74 79 95 110 119 120 136 140 143 158 167 169. Warn: 54 62 94 109 144 to 151 157, and 13 31 43 on one GPU \
                 in three programs of at least two users that had run for a minute, while no other GPU of the host reports them: the GPU may \
                 be faulty. Info: all others, such as 13 31 43 45 68, which a program usually causes, and 63 (see row-remap). The same Xid \
-                on the same GPU is one finding for 10 min, and Xid 45 is not reported beside another Xid.",
+                on the same GPU is one finding until 10 min after the last one (info) or an hour after it, and Xid 45 is not reported beside another Xid.",
         means: "46: the GPU stopped processing; 48, 63, 64, 94, 95: memory errors; 74, 136: NVLink; 79: fell off the bus; 119, \
                120: the GPU system processor (GSP) failed; 13, 31: a fault in a program.",
         next: "Run `dmesg | grep Xid` for the details. NVIDIA's Xid catalogue lists what to do for each number.",
@@ -793,8 +793,8 @@ rules! {
         fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on, or four or more \
                workers of a rank have one on its GPU and compute nothing there; or a \
                single process holds memory on several GPUs of which some have been idle for 30 min while another is \
-               busy, or was so within half an hour. Info; warn after 90 min if 85 % of the memory of an idle one is \
-               held and the job is no server.",
+               busy, or was so within half an hour. Info; an idle one of which 85 % of the memory is held warns after two hours, \
+                unless the job is a server.",
         means: "The ranks did not choose their device before they created a context (`torch.cuda.set_device`), or a \
                framework takes every GPU (TensorFlow), or each data loader worker touches CUDA.",
         next: "Set CUDA_VISIBLE_DEVICES for the job, or `set_device` in each rank. Workers that prepare data need no CUDA: keep tensors \
@@ -873,7 +873,7 @@ rules! {
         title: "a host cannot be reached",
         short: "host not reachable",
         topic: Host,
-        fires: "The connection is lost for 90 s (warn) or 5 min (critical). A host on which no program used a GPU is \
+        fires: "There has been no data for 90 s (warn) or 5 min (critical). A host on which no program used a GPU is \
                 info first and warns after 7.5 min, unless Slurm had allocated none of its GPUs: Slurm may have switched it \
                 off. Three or more hosts, or all hosts, that are lost within 10 s of \
                 each other are one finding.",
@@ -935,8 +935,8 @@ rules! {
         title: "a filesystem does not answer",
         short: "filesystem does not answer",
         topic: Host,
-        fires: "The filesystem has not answered for 5 s (info) or 3 min (warn; 4 min if no GPU process waits), or for \
-                five attempts in a row (critical). Hosts that mount it at the same path (network filesystems only) are \
+        fires: "The filesystem has not answered for 5 s (info), 3 min (warn) or 5 min (critical); if no GPU process waits for it, \
+                for 5 min (warn) or more than 8 min (critical). Hosts that mount it at the same path (network filesystems only) are \
                 one finding.",
         means: "The file server or the network to it is down. Processes that access it stay in state D until it is \
                back.",

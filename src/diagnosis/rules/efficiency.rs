@@ -101,9 +101,10 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
 fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let limits = &context.limits.input_stall;
     let t = context.sample_time.t;
-    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max);
-    let age = age.unwrap_or(0.0).max(t - job.first_seen);
-    if age < limits.young || t - job.first_seen < limits.warn_after {
+    let observed = t - job.first_seen;
+    // A launcher may have started all of its ranks again.
+    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max).unwrap_or(observed);
+    if age < limits.young || observed < limits.warn_after {
         return;
     }
     let medians: Vec<f32> = job.gpus.iter().filter_map(|gpu| gpu.baseline.known_utilization()).collect();
@@ -296,9 +297,19 @@ fn is_overloaded(context: &RuleContext) -> bool {
     load.zip(cpus).is_some_and(|(load, cpus)| f64::from(load) >= OVERLOADED_TASKS * f64::from(cpus))
 }
 
+/// A job that was this busy over the last minutes does not wait for data any more, in percent.
+const RECOVERED_PERCENT: f32 = 60.0;
+
 /// A job that was never seen at full speed, and waits for its workers or its storage, or works in short bursts.
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
-    let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
+    // What the GPUs did before the job began tells nothing about it.
+    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max);
+    let window = age.map_or(HALF_SPEED_WINDOW, |age| age.clamp(MIN_STALL_SECONDS, HALF_SPEED_WINDOW));
+    let Some(mean) = mean_utilization(context, job, window) else { return };
+    if mean_utilization(context, job, MIN_STALL_SECONDS).is_some_and(|now| now >= RECOVERED_PERCENT) {
+        conditions.unknown(RuleId::InputStall, target);
+        return;
+    }
     let cause = cause(context, job);
     let waits_for_storage = matches!(cause, Some(Cause::Storage));
     let pressure = reading(context, |host| host.pressure_io_percent);
@@ -389,7 +400,8 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
             }
         };
         let sentence = format!(
-            "{gpus} {were} busy for {mean:.0} % of the last 20 min: {} waits for data, {why}",
+            "{gpus} {were} busy for {mean:.0} % of the last {:.0} min: {} waits for data, {why}",
+            window / 60.0,
             context.format_job(job),
         );
         context.job_details(job, sentence, next).with_figures(format!("{mean:.0} % busy"))

@@ -181,10 +181,12 @@ fn temperature(
     }
     let evaluation = Evaluation::new(Escalation::one(Severity::Warn, limits.after), Confidence::Certain, 60.0);
     conditions.met(RuleId::Temperature, target, evaluation, |lasted, _| {
+        let side = if margin < 0.0 { "above" } else { "below" };
         let sentence = format!(
-            "{} has been at {celsius} C for {}, {margin:.0} C below its slowdown temperature",
+            "{} has been at {celsius} C for {}, {:.0} C {side} its slowdown temperature",
             context.format_gpus([position]),
             duration(lasted),
+            margin.abs(),
         );
         context
             .gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())

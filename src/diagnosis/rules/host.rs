@@ -411,7 +411,7 @@ fn describe_jobs(jobs: &[&SlurmJob]) -> String {
 }
 
 /// How many times longer a filesystem that no process waits for may be silent before it warns.
-const UNUSED_MOUNT_PATIENCE: f64 = 2.0;
+const UNUSED_MOUNT_PATIENCE: f64 = 5.0 / 3.0;
 
 /// How long a reboot is listed, in seconds.
 const REBOOT_RETENTION: f64 = 3600.0;
@@ -516,15 +516,13 @@ fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesyst
     if silent < limits.info_after {
         return;
     }
-    let is_long = filesystem.timeouts.is_some_and(|timeouts| f64::from(timeouts) >= limits.timeouts);
     let run = Run { since: context.sample_time.t - silent, covered: silent };
-    // A file server that restarts is back within a minute or two.
-    let escalation = if is_long {
+    // A file server that restarts is back within a minute or two. A filesystem that no GPU process waits for may be away for longer.
+    let is_needed = context.processes.iter().any(|process| process.blocked.is_some());
+    let patience = if is_needed { 1.0 } else { UNUSED_MOUNT_PATIENCE };
+    let escalation = if silent >= patience * limits.crit_after {
         Escalation::one(Severity::Crit, limits.info_after)
     } else {
-        // A filesystem that no GPU process waits for may be away for longer.
-        let is_needed = context.processes.iter().any(|process| process.blocked.is_some());
-        let patience = if is_needed { 1.0 } else { UNUSED_MOUNT_PATIENCE };
         Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, patience * limits.warn_after))
     };
     let evaluation = Evaluation::new(escalation, Confidence::Certain, 5.0).since(run);

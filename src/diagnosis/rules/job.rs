@@ -256,9 +256,9 @@ fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack
         // A host may still pull its image: the stores of PyTorch wait for half an hour, too.
         // A process without a GPU may copy the data, or load it into memory, for ranks that wait in a loop.
         None if !is_seen || is_recent(context.host_track.copied_at) || fills_memory(context) => {
-            Escalation::one(Severity::Info, limits.warn_after)
+            Escalation::one(Severity::Info, limits.info_after)
         }
-        _ => Escalation::two((Severity::Info, limits.warn_after), (Severity::Warn, WARN_SHARE * limits.warn_after)),
+        _ => Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, WARN_SHARE * limits.info_after)),
     };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
     conditions.met(RuleId::RendezvousStuck, target, evaluation, |lasted, _| {
@@ -587,7 +587,7 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         let has_logged_its_work = is_judged_by_cpu || job.is_blind || age + FIRST_WORK_SECONDS < worked;
         let is_flat = has_logged_its_work && is_flat_since(context, job, log, age);
         let severity = if is_flat { Severity::Warn } else { Severity::Info };
-        let evaluation = Evaluation::new(Escalation::one(severity, lasts), Confidence::Suspected, 0.0);
+        let evaluation = Evaluation::new(Escalation::one(severity, lasts), Confidence::Suspected, 60.0);
         conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
             let next = match process.log_path().as_deref().and_then(absolute_path) {
                 Some(path) => format!("tail {path}"),

@@ -19,8 +19,8 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         if ends().take(newer).any(|other| other.job == ended.job) {
             continue;
         }
-        // Slurm tells the end of a job up to some minutes later: the sentence is rewritten.
-        if t - ended.missed_at <= recently || slurm_end(context, ended).is_some() {
+        // A reboot, and Slurm, tell why a job ended up to some minutes later: the sentence is rewritten.
+        if t - ended.missed_at <= recently || ended.by_reboot || slurm_end(context, ended).is_some() {
             job_ended(context, conditions, ended);
         }
     }
@@ -202,6 +202,27 @@ mod tests {
         assert_eq!(tester.firing(), [("job-ended", "warn"), ("host-rebooted", "warn")]);
         assert!(tester.finding("job-ended").sentence.ends_with("; the host was rebooted"));
         assert!(tester.finding("host-rebooted").sentence.ends_with("; 1 program on its GPUs ended"));
+    }
+
+    #[test]
+    fn a_shutdown_ends_the_jobs_of_the_last_minute_before_it() {
+        for (before, is_slurm, expected) in [(20.0, false, "warn"), (90.0, false, "info"), (20.0, true, "info")] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run(900.0, |tester, _| {
+                let mut sample = trains(tester);
+                sample.processes[0].facts.owner = is_slurm.then(|| Owner::Slurm { job: "7".into(), step: None });
+                sample
+            });
+            tester.run(before, |tester, _| empty(tester));
+            assert_eq!(tester.firing(), [("job-ended", "info")]);
+            tester.reboot(0);
+            tester.run(20.0, |tester, _| empty(tester));
+            assert_eq!(
+                tester.firing(),
+                [("job-ended", expected), ("host-rebooted", expected)],
+                "{before} s before, {is_slurm}"
+            );
+        }
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn held_up<'a>(context: &RuleContext, jobs: &[&'a JobTrack]) -> Option<Reason<'a
 /// How long a job may pause and still count as one that uses its other GPUs, in seconds.
 const PAUSE_SECONDS: f64 = 1800.0;
 /// How long a GPU must be kept from everybody else until that warns, in seconds.
-const KEPT_AWAY_AFTER: f64 = 5400.0;
+const KEPT_AWAY_AFTER: f64 = 6300.0;
 
 fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let limits = &context.limits.stray_contexts;
@@ -230,7 +230,7 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let is_in_use = job.computed_at.is_some_and(|at| t - at <= PAUSE_SECONDS);
     let rests = |position: &usize| {
         let run = context.gpus.get(*position).and_then(|gpu| gpu.idle_run);
-        run.is_some_and(|run| t - run.since >= limits.idle_after)
+        run.is_some_and(|run| t - run.since >= limits.idle_after - limits.after)
     };
     let resting: Vec<usize> = match members.as_slice() {
         [_] if job.gpus.len() >= 2 && (is_in_use || job.gpus.iter().any(|gpu| is_busy(gpu.position))) => {

@@ -14,7 +14,7 @@ use crate::diagnosis::finding::{FindingDetails, FindingGpu, FindingTarget};
 use crate::diagnosis::rule_context::{JobPart, RuleContext, duration, examine, finding_gpu, gibibytes};
 use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, ProcessTrack, STILL_CORES_UNKNOWN};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::{GpuListStyle, ProcessInfo, format_gpu_list, program_name};
+use crate::fleet::{GpuListStyle, Process, ProcessInfo, format_gpu_list, program_name};
 use crate::wire::ProcessState;
 
 /// How long after work on the host the other ranks count as waiting for it, in seconds: minimum and maximum. The probe
@@ -207,6 +207,17 @@ fn last_work(context: &RuleContext, job: &JobTrack) -> f64 {
     [job.host_work_at, job.computed_at].into_iter().chain(parts).flatten().fold(f64::NEG_INFINITY, f64::max)
 }
 
+/// Whether the driver tells that the job's processes on a GPU use nothing of it and that another one, such as that of a desktop, does.
+fn is_used_by_others(context: &RuleContext, job: &JobTrack, position: usize) -> bool {
+    let used = |process: &Process| process.usage_on(position).and_then(|usage| usage.sm_percent);
+    let (own, others): (Vec<&Process>, Vec<&Process>) = context
+        .host
+        .processes()
+        .filter(|process| !process.is_stale && process.usage_on(position).is_some())
+        .partition(|process| process.info.job == job.key);
+    own.iter().all(|process| used(process) == Some(0)) && others.iter().any(|process| used(process) > Some(0))
+}
+
 /// Describes a rank that works while the others may be waiting for it.
 fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGpu]) -> Option<String> {
     let t = context.sample_time.t;
@@ -232,7 +243,9 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     let is_alive = |gpu: &&JobGpu| {
         let alive_at =
             context.gpus.get(gpu.position).filter(|track| track.spin_run.is_none()).and_then(|track| track.alive_at);
-        rests(gpu) && alive_at.is_some_and(|at| t - at <= ALIVE_GRACE.max(stays))
+        rests(gpu)
+            && alive_at.is_some_and(|at| t - at <= ALIVE_GRACE.max(stays))
+            && !is_used_by_others(context, job, gpu.position)
     };
     if let Some(gpu) = job.gpus.iter().find(is_alive) {
         return Some(format!("the rank on {}, which shows signs of life", context.format_gpus([gpu.position])));
@@ -378,7 +391,7 @@ fn suspect(
             (true, _) if is_hung_server => "looks hung: a rank that waits for requests would rest",
             (true, _) => "may be hung, or wait for requests",
             (false, true) => "may be hung",
-            (false, false) => "may be hung (seen only after it hung)",
+            (false, false) => "may be hung (no heavier work was seen before)",
         };
         let sentence =
             format!("{gpus} {}: {} {doubt}", describe_readings(context, unseen, lasted), context.format_job(job));

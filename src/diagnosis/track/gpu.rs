@@ -507,30 +507,48 @@ pub(crate) struct ErrorCounters {
     pub(crate) nvlink_faults: CounterHistory,
 }
 
-/// The values of a slow counter over the last hour, about one per five minutes.
+/// The last reading of a counter.
+#[derive(Debug, Clone, Copy)]
+struct LastCount {
+    read_at: f32,
+    /// Since when it has this value.
+    since: f32,
+    value: u64,
+}
+
+/// The rises of a slow counter over the last hour, to within a minute. Most counters never rise and need one value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CounterHistory {
+    /// The first value, and those that differ from the one before, with the time at which the counter was first seen there.
     values: VecDeque<(f32, u64)>,
-    last: Option<u64>,
+    last: Option<LastCount>,
 }
 
 impl CounterHistory {
-    /// The seconds between two stored values.
-    const STEP: f64 = 300.0;
-    /// The number of stored values: one more than an hour holds.
-    const LENGTH: usize = 13;
+    /// The least seconds between two stored values, unless the counter rests after the second one.
+    const STEP: f64 = 60.0;
+    /// The number of stored values: more than an hour holds.
+    const LENGTH: usize = 90;
+    /// The counter is believed to have its last value for this long without a reading, in seconds.
+    const READING_AGE: f64 = 300.0;
 
     fn push(&mut self, t: f64, value: u64) {
-        if self.last.is_some_and(|last| value < last) {
+        if self.last.is_some_and(|last| value < last.value) {
             // A counter that fell was reset with the driver.
             self.values.clear();
         }
-        self.last = Some(value);
-        if self.values.back().is_none_or(|(stored, _)| t - f64::from(*stored) >= Self::STEP) {
+        // The counter may be read less often than this is called.
+        let since = self.last.filter(|last| last.value == value).map_or(t as f32, |last| last.since);
+        self.last = Some(LastCount { read_at: t as f32, since, value });
+        let is_new = |&(stored_at, stored): &(f32, u64)| {
+            let is_due = f64::from(since - stored_at) > Self::STEP - 1.0 || t - f64::from(since) >= Self::STEP;
+            value != stored && is_due
+        };
+        if self.values.back().is_none_or(is_new) {
             if self.values.len() >= Self::LENGTH {
                 self.values.pop_front();
             }
-            self.values.push_back((t as f32, value));
+            self.values.push_back((since, value));
         }
     }
 
@@ -538,12 +556,21 @@ impl CounterHistory {
         self.values.capacity() * std::mem::size_of::<(f32, u64)>()
     }
 
-    /// Returns the rise within the last `window` seconds, and the seconds in which it was observed; `None` before the
-    /// first value.
+    /// Returns the rise within the `window` seconds before the last reading, and the seconds in which it was observed; `None`
+    /// before the first reading.
     pub(crate) fn rise(&self, t: f64, window: f64) -> Option<(u64, f64)> {
-        let (since, first) =
-            self.values.iter().copied().find(|(stored, _)| t - f64::from(*stored) <= window + Self::STEP / 2.0)?;
-        Some((self.last?.saturating_sub(first), (t - f64::from(since)).max(0.0)))
+        let LastCount { read_at, value: last, .. } = self.last?;
+        let began_at = f64::from(self.values.front()?.0);
+        let begin = (f64::from(read_at).max(t - Self::READING_AGE) - window).max(began_at);
+        let next = self.values.iter().position(|(at, _)| f64::from(*at) > begin).unwrap_or(self.values.len());
+        let (before_at, before) = self.values.get(next.saturating_sub(1))?;
+        // The counter rose to the next value since the one before, or, after a longer rest, within the last minute.
+        let (next_at, next) = self.values.get(next).copied().unwrap_or((read_at, last));
+        let between = f64::from(next_at - before_at);
+        let rising = if between > 2.0 * Self::STEP { Self::STEP } else { between.max(1.0) };
+        let share = (1.0 + (begin - f64::from(next_at)) / rising).clamp(0.0, 1.0);
+        let at_begin = before.saturating_add((share * next.saturating_sub(*before) as f64).round() as u64);
+        Some((last.saturating_sub(at_begin), (f64::from(read_at) - begin).max(0.0)))
     }
 }
 
@@ -726,10 +753,34 @@ mod tests {
             history.push(f64::from(minute) * 60.0, 1000 + u64::from(minute as u32));
         }
         let (rise, seconds) = history.rise(179.0 * 60.0, 3600.0).unwrap();
-        assert!((59..=64).contains(&rise) && (3540.0..=3840.0).contains(&seconds), "{rise} in {seconds}");
+        assert_eq!((rise, seconds), (60, 3600.0));
         assert!(history.values.len() <= CounterHistory::LENGTH);
+        assert_eq!(
+            history.rise(190.0 * 60.0, 3600.0).map(|(rise, _)| rise),
+            Some(54),
+            "without readings for eleven minutes"
+        );
         history.push(180.0 * 60.0, 3);
         assert_eq!(history.rise(180.0 * 60.0, 3600.0), Some((0, 0.0)));
+    }
+
+    #[test]
+    fn the_rise_of_a_steady_counter_does_not_depend_on_the_moment() {
+        // The counter is read every ten samples, and pushed with each of them or with its readings.
+        for every in [1, 10] {
+            let mut history = CounterHistory::default();
+            for step in 0..800 {
+                let t = 3.0 * f64::from(step) + 0.06;
+                let read_at = f64::from(step / 10 * 30);
+                if step % every == 0 {
+                    history.push(t, 12 + (7.6 / 60.0 * (read_at - 600.0).max(0.0)) as u64);
+                }
+                if t > 1300.0 {
+                    let (rise, seconds) = history.rise(t, 600.0).unwrap();
+                    assert!((70..=78).contains(&rise) && (seconds - 600.0).abs() < 0.1, "{rise} in {seconds} s at {t}");
+                }
+            }
+        }
     }
 
     #[test]

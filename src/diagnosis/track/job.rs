@@ -385,8 +385,8 @@ impl JobTrack {
         self.update_workers(processes, (is_resting, feeds), last_io, (t, dt));
         self.loading_cores = self.loading_cores.max(busiest.unwrap_or(0.0));
         let healthy = self.healthy_cores.unwrap_or(self.loading_cores);
-        let healthy = (STILL_CORES_SHARE * healthy).clamp(STILL_CORES_UNKNOWN, STILL_CORES_MOST);
-        match is_idle(most, bounds.still_utilization, busiest, bounds.still_cores.max(healthy)) {
+        let still = (STILL_CORES_SHARE * healthy).min(STILL_CORES_MOST).max(bounds.still_cores);
+        match is_idle(most, bounds.still_utilization, busiest, still) {
             Some(true) if last_io < t => Run::extend(&mut self.stalled_run, t, dt),
             Some(_) => {
                 let works = most.is_some_and(|most| most >= bounds.active_utilization);

@@ -34,6 +34,8 @@ const PACE_SECONDS: f32 = 3600.0;
 const KNOWN_PACE_SECONDS: f32 = 600.0;
 /// A log that is written more often than once in this many seconds may become slower unseen between two checks.
 const SHORTEST_SEEN_GAP: f32 = 15.0;
+/// The share of the samples of a blocked thread that find it in disk sleep, at least, as in the probe.
+const BLOCKED_SHARE: f32 = 0.9;
 /// The share of a gap that counts if no check fell into it: there may have been many writes.
 const UNSEEN_SHARE: f32 = 0.1;
 /// A log keeps its pace if its last five gaps are at most this multiple of the usual one.
@@ -478,7 +480,7 @@ impl ProcessTrack {
 
     /// Updates the track with one sample. `held_bytes` is the threshold for held memory, and `share` the percentage of
     /// samples in which a thread must be in disk sleep.
-    pub(crate) fn update(&mut self, process: &Process, held_bytes: u64, share: f64, (t, dt): (f64, f64)) {
+    pub(crate) fn update(&mut self, process: &Process, held_bytes: u64, (t, dt): (f64, f64)) {
         self.is_stale = process.is_stale;
         if process.is_stale {
             return;
@@ -509,7 +511,7 @@ impl ProcessTrack {
             self.held_since = Some(t);
         }
         self.update_cpu(reading.cpu_percent, reading.descendants_cpu_percent, dt);
-        self.update_blocked(process, share, (t, dt));
+        self.update_blocked(process, (t, dt));
         self.cpu_seconds = reading.cpu_seconds.or(self.cpu_seconds);
         self.update_host_work(process, (t, dt));
         WaitingClients::update(&mut self.clients, process, (t, dt));
@@ -585,7 +587,7 @@ impl ProcessTrack {
 
     /// Tracks a thread in uninterruptible sleep. The probe reports how long one has been without CPU time. If it does
     /// not, the state and CPU time of the leader decide.
-    fn update_blocked(&mut self, process: &Process, share: f64, (t, dt): (f64, f64)) {
+    fn update_blocked(&mut self, process: &Process, (t, dt): (f64, f64)) {
         let reading = &process.reading;
         if let Some(seconds) = reading.blocked_seconds {
             let since = t - f64::from(seconds);
@@ -614,7 +616,7 @@ impl ProcessTrack {
                 let dt = dt as f32;
                 self.blocked_time.0 += if sleeps { dt } else { 0.0 };
                 self.blocked_time.1 += dt;
-                let is_over = f64::from(self.blocked_time.0) < share / 100.0 * f64::from(self.blocked_time.1)
+                let is_over = self.blocked_time.0 < BLOCKED_SHARE * self.blocked_time.1
                     || cpu.is_some_and(|cpu| cpu > self.blocked_cpu + 0.5);
                 if is_over {
                     self.blocked = None;
