@@ -15,7 +15,6 @@ mod case_recording;
 mod evaluate;
 mod healthy;
 mod report;
-mod thresholds;
 mod verdicts;
 
 fn main() {

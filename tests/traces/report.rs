@@ -28,8 +28,6 @@ Replays the labelled cases of tests/traces and healthy days, and prints the prec
   --write-healthy   with --write: also the healthy days
   --list            print the names of the cases
   --quiet           omit the deviations of each case
-  --thresholds DIR  list the thresholds without a case at 0.8, 0.95, 1.05 or 1.2 times their value instead; DIR contains
-                    recordings, for example those of `tests/independent/judge --keep DIR`
 ";
 
 /// The parsed command line.
@@ -45,7 +43,6 @@ struct Options {
     write_healthy: bool,
     list: bool,
     quiet: bool,
-    thresholds: Option<PathBuf>,
 }
 
 impl Options {
@@ -61,7 +58,6 @@ impl Options {
             write_healthy: false,
             list: false,
             quiet: false,
-            thresholds: None,
         };
         let mut arguments = arguments;
         while let Some(argument) = arguments.next() {
@@ -75,7 +71,6 @@ impl Options {
                 "--write-healthy" => options.write_healthy = true,
                 "--list" => options.list = true,
                 "--quiet" => options.quiet = true,
-                "--thresholds" => options.thresholds = Some(value()?.into()),
                 "--variant" => {
                     let word = value()?;
                     let variant = Variant::ALL.into_iter().find(|variant| variant.word() == word);
@@ -136,8 +131,6 @@ pub(crate) fn run() {
         let names = cases.iter().map(|case| format!("{:3}  {}\n", case.trace, case.name));
         // The reader may exit early (`| head`).
         let _ignored = std::io::stdout().write_all(names.collect::<String>().as_bytes());
-    } else if let Some(directory) = &options.thresholds {
-        std::process::exit(i32::from(!super::thresholds::run(directory)));
     } else if let Some(directory) = &options.write {
         write(&options, &cases, directory);
     } else {
