@@ -21,6 +21,8 @@ const MAX_DESCRIPTORS: usize = 1024;
 const MAX_TABLE_BYTES: usize = 4 << 20;
 /// Maximum number of children of a parent, and of its threads, that are looked at.
 const MAX_CHILDREN: usize = 64;
+/// Maximum number of sockets of a process and its relatives.
+const MAX_INODES: usize = 4096;
 /// Maximum number of ports that are kept.
 const MAX_PORTS: usize = 8;
 /// Maximum size of an environment that is searched for the rendezvous port.
@@ -203,10 +205,10 @@ impl SocketTables {
 }
 
 impl SocketTable {
-    /// Adds the sockets with these inodes.
+    /// Adds the sockets with these inodes, which are in order: a server has thousands.
     fn count(&self, inodes: &[u64], sockets: &mut TcpSockets) {
         let mut connections = 0;
-        for socket in self.sockets.iter().filter(|socket| inodes.contains(&socket.inode)) {
+        for socket in self.sockets.iter().filter(|socket| inodes.binary_search(&socket.inode).is_ok()) {
             if socket.is_listening {
                 sockets.add_port(socket.port);
             } else {
@@ -228,7 +230,9 @@ impl SocketTable {
             };
             let mut inodes = Vec::new();
             for pid in pids {
-                inodes.extend(socket_inodes(pid, MAX_DESCRIPTORS, reader).unwrap_or_default());
+                for inode in socket_inodes(pid, MAX_DESCRIPTORS, reader).unwrap_or_default() {
+                    insert(&mut inodes, inode);
+                }
             }
             let mut sockets = TcpSockets::default();
             self.count(&inodes, &mut sockets);
@@ -237,12 +241,14 @@ impl SocketTable {
         &self.relatives[place]
     }
 
-    /// The waiting clients of a server with these sockets and ports. A connection without an inode was not accepted yet.
-    fn waiting(&self, inodes: &[u64], ports: &[u16]) -> Option<WaitingClients> {
+    /// The waiting clients of a server with these sockets, whose inodes are in order in each list, and ports. A connection without
+    /// an inode was not accepted yet.
+    fn waiting(&self, inodes: &[Vec<u64>], ports: &[u16]) -> Option<WaitingClients> {
         let passed = self.read_at.elapsed();
         let mut waiting = WaitingClients::default();
         for socket in &self.sockets {
-            let is_own = ports.contains(&socket.port) && (socket.inode == 0 || inodes.contains(&socket.inode));
+            let is_listed = || inodes.iter().any(|list| list.binary_search(&socket.inode).is_ok());
+            let is_own = ports.contains(&socket.port) && (socket.inode == 0 || is_listed());
             if let Some(waited) = socket.waited.filter(|_| is_own) {
                 waiting.count += 1;
                 waiting.longest = waiting.longest.max(waited + passed);
@@ -256,12 +262,13 @@ impl SocketTable {
 /// not be listed. May block: the kernel takes the memory lock of the process to read its environment.
 fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets> {
     let mut reader = FileReader::default();
-    let mut inodes = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader)?;
+    let own = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader)?;
     let mut sockets = TcpSockets { connections: Some(0), ..TcpSockets::default() };
-    if !inodes.is_empty() {
+    if !own.is_empty() {
         sockets.connections = None;
-        tables.with(pid, &mut reader, |table, _| table.count(&inodes, &mut sockets));
+        tables.with(pid, &mut reader, |table, _| table.count(&own, &mut sockets));
     }
+    let mut inodes = vec![own];
     let mut server = TcpSockets { listening_ports: sockets.listening_ports.clone(), ..TcpSockets::default() };
     for are_children in [false, true] {
         // A router answers for the workers that its launcher started beside it.
@@ -269,7 +276,7 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
             tables.with(pid, &mut reader, |table, reader| {
                 let relatives = table.relatives(are_children, front_end, reader);
                 relatives.listening_ports.iter().for_each(|port| server.add_port(*port));
-                inodes.extend_from_slice(&relatives.inodes);
+                inodes.push(relatives.inodes.clone());
             });
         }
     }
@@ -301,7 +308,7 @@ fn children(pid: u32, reader: &mut FileReader) -> Vec<u32> {
     children
 }
 
-/// The inodes of the sockets among the first `max_descriptors` of a process.
+/// The inodes of the sockets among the first `max_descriptors` of a process, in ascending order.
 pub(crate) fn socket_inodes(pid: u32, max_descriptors: usize, reader: &mut FileReader) -> Option<Vec<u64>> {
     let directory = reader.open_process(pid, "fd").ok()?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -315,9 +322,18 @@ pub(crate) fn socket_inodes(pid: u32, max_descriptors: usize, reader: &mut FileR
             continue;
         };
         link = target.into_bytes();
-        inodes.extend(socket_inode(&link));
+        if let Some(inode) = socket_inode(&link) {
+            insert(&mut inodes, inode);
+        }
     }
     Some(inodes)
+}
+
+/// Adds an inode in its place. Most come in order. The code of a sort is four kilobytes larger.
+fn insert(inodes: &mut Vec<u64>, inode: u64) {
+    if let (Err(place), true) = (inodes.binary_search(&inode), inodes.len() < MAX_INODES) {
+        inodes.insert(place, inode);
+    }
 }
 
 /// Parses `socket:[4711]`.
@@ -403,7 +419,7 @@ pub(crate) fn socket_list(pid: u32, reader: &mut FileReader) -> Option<SocketLis
     for table in ["net/tcp", "net/tcp6"] {
         // A host without IPv6 has no tcp6.
         let _absent = reader.each_line(pid, table, MAX_LISTED_BYTES, &mut |line| {
-            let Some(line) = table_line(line).filter(|line| inodes.contains(&line.inode)) else { return };
+            let Some(line) = table_line(line).filter(|line| inodes.binary_search(&line.inode).is_ok()) else { return };
             if line.state == LISTEN {
                 sockets.listening_ports.extend(line.listening_address().map(|(_, port)| port));
             } else {
