@@ -219,7 +219,7 @@ thresholds! {
         full_in: Time = 50_400.0, "at the Theil-Sen slope, the memory is full in less than this";
         last_third: Share = 0.6, "growth in the last third divided by growth in the first, at least";
         jump: Share = 0.4, "largest step as a share of the growth, at most";
-        rises: Count = 8.0, "number of rises between means of a minute, at least";
+        rises: Count = 8.0, "number of rises between means of a minute, of which two in a row count once, at least";
         falls: Percent = 10.0, "sum of all falls as a share of the growth, at most";
     }
     ProbeBlocked probe_blocked "probe-blocked" {
@@ -333,8 +333,8 @@ thresholds! {
     }
     NfsHang nfs_hang "nfs-hang" {
         info_after: Time = 5.0, "how long a filesystem has not answered before it is info";
-        warn_after: Time = 180.0, "duration before it warns if a GPU process waits for it";
-        crit_after: Time = 300.0, "duration before it is critical if one does";
+        warn_after: Time = 180.0, "duration before it warns if a GPU process of the host is in disk sleep";
+        crit_after: Time = 300.0, "duration before it is critical if one is";
     }
 }
 

@@ -255,10 +255,11 @@ impl HostDiagnosis {
         let is_other_machine = uptime.zip(gap).is_some_and(|(uptime, gap)| uptime > gap + BOOT_TOLERANCE);
         if !is_other_machine {
             let last = self.host_track.sampled_at.unwrap_or(t);
-            let shut_down = self.host_track.job_ends.note_shutdown(last - limits.job_ended.coincidence);
-            let ended = jobs.iter().map(|job| job.members.len()).sum::<usize>() + shut_down.0;
+            let (shut_down, has_shut_down_work) =
+                self.host_track.job_ends.note_shutdown(last - limits.job_ended.coincidence, t);
+            let ended = jobs.iter().map(|job| job.members.len()).sum::<usize>() + shut_down;
             let computed = |job: &JobTrack| job.computed_at.is_some_and(|at| last - at <= RECENT_WORK_SECONDS);
-            let has_ended_work = shut_down.1 || jobs.iter().any(computed);
+            let has_ended_work = has_shut_down_work || jobs.iter().any(computed);
             self.host_track.reboot = Some(Reboot { at: t, gap: gap.unwrap_or(0.0), ended, has_ended_work });
             self.host_track.job_ends.record(known.iter(), host, limits, t, true, &|_| LastState::default());
         }
@@ -652,7 +653,9 @@ impl HostDiagnosis {
         self.conditions.restart_pending();
         self.host_track.knows_allocations = false;
         for gpu in &mut self.gpus {
-            gpu.spin_run = None;
+            (gpu.spin_run, gpu.still_run, gpu.counter_rest_run) = (None, None, None);
+            // A GPU that was at this level at work, and is at it again, may have worked meanwhile.
+            gpu.level_run = None;
             gpu.idle_run = None;
             if let Some(allocation) = &mut gpu.allocation {
                 allocation.forget_start();
@@ -663,7 +666,7 @@ impl HostDiagnosis {
         }
         for job in &mut self.jobs {
             job.waits.drop_present();
-            job.stalled_run = None;
+            (job.stalled_run, job.unfed_run, job.poll_run) = (None, None, None);
             job.before_gap = job.idle_start().zip(job.cpu_seconds(&self.processes));
             job.idle_run = None;
         }

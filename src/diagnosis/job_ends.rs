@@ -67,6 +67,10 @@ pub(crate) struct EndedJob {
     pub(crate) positions: Vec<usize>,
     pub(crate) log_path: Option<SafeText>,
     pub(crate) by_reboot: bool,
+    /// When its end was noticed, or the reboot that ended it.
+    pub(crate) noticed_at: f64,
+    /// How many processes it had on this host.
+    pub(crate) processes: usize,
     /// Its GPUs had worked while it ran.
     pub(crate) has_worked: bool,
     /// How often the program has ended in a row after runs of about the same length; 0 if it does not start again and again.
@@ -263,6 +267,8 @@ impl JobEnds {
                 positions: gpu_positions(&members),
                 log_path: first.log_path(),
                 by_reboot,
+                noticed_at: t,
+                processes: members.len(),
                 has_worked: last.has_worked,
                 repeats: if repeats.count >= REPEATS { repeats.count } else { 0 },
                 runs: match first.info.facts.as_ref() {
@@ -277,15 +283,15 @@ impl JobEnds {
 
     /// Counts the jobs that ended after `since` as ended by a reboot: a host that shuts down ends its programs before it is
     /// unreachable. Slurm reboots a node after its last job (scontrol(1), `reboot ASAP`), and tells how its jobs ended. Returns the
-    /// number of jobs, and whether one of them was at work.
-    pub(super) fn note_shutdown(&mut self, since: f64) -> (usize, bool) {
+    /// number of processes, and whether one of these jobs was at work.
+    pub(super) fn note_shutdown(&mut self, since: f64, t: f64) -> (usize, bool) {
         let (mut count, mut has_ended_work) = (0, false);
         let is_ended_by_it = |ended: &&mut EndedJob| {
             ended.missed_at >= since && ended.repeats == 0 && !matches!(ended.job, JobKey::Slurm { .. })
         };
         for ended in self.ended.iter_mut().filter(is_ended_by_it) {
-            ended.by_reboot = true;
-            count += 1;
+            (ended.by_reboot, ended.noticed_at) = (true, t);
+            count += ended.processes;
             has_ended_work |= ended.has_worked;
         }
         (count, has_ended_work)

@@ -114,6 +114,8 @@ impl HostDiagnosis {
                 positions,
                 log_path: first.log_path.clone(),
                 by_reboot: first.boot_id.as_ref() != boot_id,
+                noticed_at: sample_time.t,
+                processes: job.len(),
                 has_worked: false,
             };
             push_bounded(&mut self.host_track.job_ends.ended, ended);

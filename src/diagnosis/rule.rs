@@ -336,7 +336,7 @@ rules! {
         short: "job ended",
         topic: Job,
         fires: "A job that held at least 500 MiB for its last 10 min has no process left. Warn if it is your job and, within 60 s, the \
-                kernel killed a process because memory ran out, or the host went down for a reboot (but for jobs of Slurm, which waits for them), or if Slurm says that it failed, was preempted or reached its \
+                kernel killed a process because memory ran out, or the host went down for a reboot (except jobs of Slurm, which lets them end before it reboots a node), or if Slurm says that it failed, was preempted or reached its \
                 limit. Also when a program ends for the fourth time after runs of about the same length, within half an hour or six times \
                 that length, or within 3 h in a pod, whose orchestrator waits longer after each end (with other arguments too, if each run \
                 ends on a GPU that it and another job have filled, or if Slurm started each as a job and none computed within 3 min); warn \
@@ -793,8 +793,8 @@ rules! {
         fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on, or four or more \
                workers of a rank have one on its GPU and compute nothing there; or a \
                single process holds memory on several GPUs of which some have been idle for 30 min while another is \
-               busy, or was so within half an hour. Info; an idle one of which 85 % of the memory is held warns after two hours, \
-                unless the job is a server.",
+               busy, or was so within half an hour. Info; warn after two hours if 85 % of the memory of an idle GPU is held \
+                and the job is no server.",
         means: "The ranks did not choose their device before they created a context (`torch.cuda.set_device`), or a \
                framework takes every GPU (TensorFlow), or each data loader worker touches CUDA.",
         next: "Set CUDA_VISIBLE_DEVICES for the job, or `set_device` in each rank. Workers that prepare data need no CUDA: keep tensors \
@@ -935,7 +935,7 @@ rules! {
         title: "a filesystem does not answer",
         short: "filesystem does not answer",
         topic: Host,
-        fires: "The filesystem has not answered for 5 s (info), 3 min (warn) or 5 min (critical); if no GPU process waits for it, \
+        fires: "The filesystem has not answered for 5 s (info), 3 min (warn) or 5 min (critical); if no GPU process of the host is in disk sleep, \
                 for 5 min (warn) or more than 8 min (critical). Hosts that mount it at the same path (network filesystems only) are \
                 one finding.",
         means: "The file server or the network to it is down. Processes that access it stay in state D until it is \

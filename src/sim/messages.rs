@@ -427,7 +427,8 @@ impl SimulatedHost {
                 total_bytes: hang.is_none().then_some(total),
                 available_bytes: hang.is_none().then_some((total as f64 * (1.0 - percent / 100.0)) as u64),
                 silent_seconds: hang.map(|since| since as f32),
-                timeouts: hang.map(|since| (since / 5.0) as u32),
+                // Attempts have a limit of 5 s and follow each other after 10 s.
+                timeouts: hang.filter(|since| *since >= 5.0).map(|since| 1 + ((since - 5.0) / 10.0) as u32),
             }
         };
         MOUNTS.into_iter().map(filesystem).collect()

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Styles of [`duration`]. Every style rounds down, except where it shows a fraction.
+/// Styles of [`duration`]. Every style rounds down, except for sentences and where it shows a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurationStyle {
     /// At most five columns: `45s`, `18m`, `3h12m`, `11h`, `1d07h`, `41d`.
@@ -15,7 +15,7 @@ pub enum DurationStyle {
     Brief,
     /// Tenths below ten seconds: `0.3 s`, `12 s`, from two minutes as [`Self::Column`].
     Precise,
-    /// For sentences: `45 s`, `14 min`, `3 h 20 min`, `6 d 4 h`.
+    /// For sentences, rounded to the nearest: `45 s`, `14 min`, `3 h 20 min`, `6 d 4 h`.
     Words,
     /// One unit: `45 s`, `14 min`, `3.5 h`, `6 d`.
     OneUnit,
@@ -40,10 +40,13 @@ impl fmt::Display for FormattedDuration {
         let (seconds, exact) = (self.duration.as_secs(), self.duration.as_secs_f64());
         let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
         let column = duration(self.duration, DurationStyle::Column);
+        let (nearest_minutes, nearest_hours) = ((exact / 60.0).round() as u64, (exact / 3600.0).round() as u64);
         match (self.style, seconds) {
             (DurationStyle::Seconds, _) => write!(out, "{exact} s"),
             (DurationStyle::Precise, _) if exact < 9.95 => write!(out, "{exact:.1} s"),
-            (DurationStyle::Precise | DurationStyle::OneUnit, ..120) => write!(out, "{exact:.0} s"),
+            (DurationStyle::Precise | DurationStyle::OneUnit | DurationStyle::Words, ..120) => {
+                write!(out, "{exact:.0} s")
+            }
             (DurationStyle::Ticking, 60..3600) => write!(out, "{minutes}m{:02}s", seconds % 60),
             (DurationStyle::Precise | DurationStyle::Ticking, _) => column.fmt(out),
 
@@ -54,10 +57,12 @@ impl fmt::Display for FormattedDuration {
             (DurationStyle::Column, ..864_000) => write!(out, "{days}d{:02}h", hours % 24),
             (DurationStyle::Column | DurationStyle::Brief, _) => write!(out, "{days}d"),
 
-            (DurationStyle::Words, ..90) => write!(out, "{seconds} s"),
-            (DurationStyle::Words, ..5400) | (DurationStyle::OneUnit, ..7200) => write!(out, "{minutes} min"),
-            (DurationStyle::Words, ..172_800) => with_rest(out, (hours, "h"), (minutes % 60, "min")),
-            (DurationStyle::Words, _) => with_rest(out, (days, "d"), (hours % 24, "h")),
+            (DurationStyle::Words, _) if nearest_minutes < 90 => write!(out, "{nearest_minutes} min"),
+            (DurationStyle::Words, _) if nearest_hours < 48 => {
+                with_rest(out, (nearest_minutes / 60, "h"), (nearest_minutes % 60, "min"))
+            }
+            (DurationStyle::Words, _) => with_rest(out, (nearest_hours / 24, "d"), (nearest_hours % 24, "h")),
+            (DurationStyle::OneUnit, ..7200) => write!(out, "{minutes} min"),
 
             (DurationStyle::OneUnit, ..172_800) => write!(out, "{:.1} h", (exact / 360.0).floor() / 10.0),
             (DurationStyle::OneUnit, _) => write!(out, "{days} d"),
@@ -100,8 +105,20 @@ mod tests {
 
     #[test]
     fn sentences_are_as_exact_as_people_speak() {
-        let times = [0, 89_900, 90_000, 840_000, 5_400_000, 7_200_000, 90_000_000, 200_000_000, 518_400_000];
-        let words = ["0 s", "89 s", "1 min", "14 min", "1 h 30 min", "2 h", "25 h", "2 d 7 h", "6 d"];
+        let times = [
+            0,
+            89_900,
+            119_400,
+            120_000,
+            299_100,
+            5_369_000,
+            5_370_000,
+            7_190_000,
+            90_000_000,
+            200_000_000,
+            518_000_000,
+        ];
+        let words = ["0 s", "90 s", "119 s", "2 min", "5 min", "89 min", "1 h 30 min", "2 h", "25 h", "2 d 8 h", "6 d"];
         assert_eq!(texts(DurationStyle::Words, &times), words);
         let times = [0, 119_000, 120_000, 7_199_000, 7_200_000, 12_600_000, 200_000_000];
         let words = ["0 s", "119 s", "2 min", "119 min", "2.0 h", "3.5 h", "2 d"];

@@ -153,7 +153,7 @@ pub struct Filesystem {
     /// Time since which it has not answered. Absent if it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<f32>,
-    /// Number of consecutive queries that timed out.
+    /// Number of consecutive queries that timed out; no rule uses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u32>,
 }

@@ -52,6 +52,8 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
             case.events.push(step(&format!("{} down for=4m hosts={host} error=refused", time(at))));
             case.events.push(step(&format!("{} reboot hosts={host}", time(at + 1.0))));
             case.may.push("host-unreachable warn".to_owned());
+            // It tells that programs at work ended, which is true.
+            case.may.push("host-rebooted warn".to_owned());
         }
         if is_last && divided {
             case.events.push(step(&format!("0 mig gpu=1-{} hosts={host}", gpus - 1)));

@@ -195,8 +195,8 @@ mod tests {
         tester.run(840.0, |tester, t| server(tester, 0, 122.0, 0, growing(t)));
         assert_eq!(
             tester.finding("job-stalled").sentence.as_str(),
-            "vllm.entrypoints.openai.api_server (alice, pid 7) answers nobody: 15 clients wait for up to 13 min, and GPU 0 \
-             did nothing for 13 min"
+            "vllm.entrypoints.openai.api_server (alice, pid 7) answers nobody: 15 clients wait for up to 14 min, and GPU 0 \
+             did nothing for 14 min"
         );
     }
 
@@ -418,7 +418,7 @@ mod tests {
         };
         let (firing, sentence) = run(4);
         assert_eq!(firing, [("stuck-spin-suspect", "warn")]);
-        assert!(sentence.ends_with("looks hung: 4 clients wait, for up to 24 min"), "{sentence}");
+        assert!(sentence.ends_with("looks hung: 4 clients wait, for up to 25 min"), "{sentence}");
         let (_, alone) = run(1);
         assert!(!alone.contains("client"), "{alone}");
     }

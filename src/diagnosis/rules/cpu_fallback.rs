@@ -178,7 +178,7 @@ mod tests {
         let finding = tester.finding("cpu-fallback");
         assert_eq!(
             finding.sentence,
-            "train.py (alice, pid 8) was on GPU 0 until 17 min ago and runs again without a GPU for 16 min, at 6.2 CPU cores"
+            "train.py (alice, pid 8) was on GPU 0 until 18 min ago and runs again without a GPU for 17 min, at 6.2 CPU cores"
         );
         assert_eq!((finding.gpus.len(), finding.is_mine), (1, true));
         assert_eq!(fired(&TRAINING, 850.0), [""; 0], "it may still start");

@@ -179,7 +179,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         (true, _) if computes_without_the_gpu(context, job, &cause) => {
             Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, SILENT_WARN_AFTER.max(patience)))
         }
-        (true, false) if evaluates(context, job) => {
+        (true, false) if evaluates(context, job) || job.works_in_phases() => {
             Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, STOPPED_WARN_AFTER))
         }
         (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
@@ -302,11 +302,12 @@ const RECOVERED_PERCENT: f32 = 60.0;
 
 /// A job that was never seen at full speed, and waits for its workers or its storage, or works in short bursts.
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
-    // What the GPUs did before the job began tells nothing about it.
+    // Ignore utilisation from before the job began.
     let age = context.members(job).filter_map(|process| process.age).reduce(f64::max);
     let window = age.map_or(HALF_SPEED_WINDOW, |age| age.clamp(MIN_STALL_SECONDS, HALF_SPEED_WINDOW));
     let Some(mean) = mean_utilization(context, job, window) else { return };
     if mean_utilization(context, job, MIN_STALL_SECONDS).is_some_and(|now| now >= RECOVERED_PERCENT) {
+        // A busy moment between long waits does not end the finding.
         conditions.unknown(RuleId::InputStall, target);
         return;
     }
@@ -321,7 +322,7 @@ fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, jo
         workers.peek().is_some() && workers.all(rest)
     };
     let has_bursts_of = |least: u8| {
-        let begin = context.sample_time.t - HALF_SPEED_WINDOW;
+        let begin = context.sample_time.t - window;
         job.gpus.iter().all(|gpu| {
             let stats = context.gpus.get(gpu.position).map(|track| track.window.stats(begin));
             stats.is_some_and(|stats| stats.least_utilization <= Some(5) && stats.most_utilization >= Some(least))

@@ -768,3 +768,43 @@ fn a_server_with_waiting_clients_that_lacks_cpus_warns_and_one_without_does_not(
     assert_eq!(fired(114), Some(("host-overloaded", "warn")));
     assert_eq!(fired(0), Some(("host-overloaded", "info")), "it may have fewer requests");
 }
+
+/// Trains for `training` minutes and rests for `rest` minutes in turns, with eight workers that never rest.
+fn in_phases(tester: &mut RuleTester, t: f64, training: f64, rest: f64) -> TestSample {
+    let gpu = if t / 60.0 % (training + rest) < training {
+        tester.gpu(90, 520.0, 40, 60)
+    } else {
+        tester.gpu(0, 120.0, 0, 60)
+    };
+    TestSample { gpus: vec![gpu], processes: job(8, 70.0, 0) }
+}
+
+#[test]
+fn a_job_that_works_in_phases_is_at_most_listed_in_a_longer_one() {
+    // Reinforcement learning: one longer simulation makes the mean of ten minutes low.
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 5.0;
+    tester.run(7200.0, |tester, t| in_phases(tester, t, 3.0, 4.0));
+    tester.run(540.0, |tester, t| in_phases(tester, t, 0.0, 9.0));
+    tester.run(1200.0, |tester, t| in_phases(tester, t, 3.0, 4.0));
+    let warned = tester.fired().into_iter().any(|finding| finding == ("input-stall", "warn"));
+    assert!(!warned, "{:?}", tester.fired());
+}
+
+#[test]
+fn time_before_the_job_and_after_its_recovery_does_not_count() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 5.0;
+    // The GPU is idle, then a new job loads slowly for 13 minutes and works.
+    tester.run(1500.0, |tester, _| TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] });
+    tester.run_new(2600.0, |tester, t| {
+        let is_burst = ((t / 5.0) as u32).is_multiple_of(8);
+        let gpu = match t {
+            780.0.. => tester.gpu(95, 520.0, 40, 60),
+            _ if is_burst => tester.gpu(60, 380.0, 30, 60),
+            _ => tester.gpu(2, 140.0, 0, 60),
+        };
+        TestSample { gpus: vec![gpu], processes: job(8, 97.0, 0) }
+    });
+    assert_eq!(tester.fired(), []);
+}

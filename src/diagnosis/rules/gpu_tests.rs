@@ -163,7 +163,7 @@ fn a_power_cap_far_below_the_limit_of_the_gpu_is_info() {
     assert_eq!(severity, "info");
     assert!(
         sentence.starts_with(
-            "GPU 0 has been held at 915 of 1410 MHz for 16 min because of its power, although it draws 240 W"
+            "GPU 0 has been held at 915 of 1410 MHz for 17 min because of its power, although it draws 240 W"
         ) && sentence.ends_with("and may draw 400 W: the server caps it"),
         "{sentence}"
     );
@@ -218,7 +218,7 @@ fn nvlinks_that_repeat_packets_are_reported() {
     assert_eq!(tester.firing(), [("nvlink-errors", "info")]);
     assert_eq!(
         tester.finding("nvlink-errors").sentence,
-        "GPU 0: its NVLinks had 1 replay or recovery in the last 19 min"
+        "GPU 0: its NVLinks had 1 replay or recovery in the last 20 min"
     );
     let often = with_rising(1200.0, |t| repeated((t / 5.0) as u64, 0));
     assert_eq!(often.firing(), [("nvlink-errors", "warn")]);
@@ -476,7 +476,7 @@ fn a_low_clock_without_a_reason_is_reported_under_load() {
     let tester = with_clocks([345, 1980], 98, 0);
     assert_eq!(tester.firing(), [("clock-stuck", "warn")]);
     let sentence = tester.finding("clock-stuck").sentence.to_string();
-    assert!(sentence.starts_with("GPU 0 has been busy for 6 min at 345 of 1980 MHz"), "{sentence}");
+    assert!(sentence.starts_with("GPU 0 has been busy for 7 min at 345 of 1980 MHz"), "{sentence}");
     assert_eq!(with_clocks([345, 1980], 98, 0x1).firing(), [("clock-stuck", "warn")], "\"idle\" is no reason");
     assert_eq!(with_clocks([345, 345], 98, 0).firing(), [("clock-stuck", "info"); 2], "perhaps on purpose");
     assert_eq!(with_clocks([345, 1980], 98, 0x8).firing(), [("clock-stuck", "warn")], "the reason says no more");

@@ -71,7 +71,7 @@ fn a_disk_that_something_fills_warns_an_hour_before_it_is_full() {
     assert_eq!(tester.firing(), [("disk-full", "warn")]);
     assert_eq!(
         tester.finding("disk-full").sentence,
-        "/home lost 18 GiB within 60 min and will be full in 46 min at this rate: 14 GiB of 100 GiB are free"
+        "/home lost 18 GiB within 60 min and will be full in 47 min at this rate: 14 GiB of 100 GiB are free"
     );
     with_host(&mut tester, 4000.0, |snapshot, t| filling(snapshot, 7300.0_f64.min(7300.0 + t)));
     assert_eq!(tester.firing(), [], "it was a copy");

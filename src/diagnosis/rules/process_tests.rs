@@ -37,12 +37,12 @@ fn the_blocked_time_from_the_probe_counts() {
     stuck.reading.blocked_seconds = Some(400.0);
     tester.run(10.0, |tester, _| idles(tester, vec![stuck.clone()]));
     assert_eq!(tester.firing(), [("dstate-hang", "crit")]);
-    assert!(tester.finding("dstate-hang").sentence.contains("(thread 71) has been in uninterruptible sleep for 6 min"));
+    assert!(tester.finding("dstate-hang").sentence.contains("(thread 71) has been in uninterruptible sleep for 7 min"));
     stuck.reading.wait_channel = Some("nfs_wait_bit_killable".into());
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(10.0, |tester, _| idles(tester, vec![stuck.clone()]));
     let sentence = tester.finding("dstate-hang").sentence.to_string();
-    assert!(sentence.contains("in uninterruptible sleep in nfs_wait_bit_killable for 6 min"), "{sentence}");
+    assert!(sentence.contains("in uninterruptible sleep in nfs_wait_bit_killable for 7 min"), "{sentence}");
 }
 
 #[test]

@@ -205,8 +205,8 @@ fn held_up<'a>(context: &RuleContext, jobs: &[&'a JobTrack]) -> Option<Reason<'a
 
 /// How long a job may pause and still count as one that uses its other GPUs, in seconds.
 const PAUSE_SECONDS: f64 = 1800.0;
-/// How long a GPU must be kept from everybody else until that warns, in seconds.
-const KEPT_AWAY_AFTER: f64 = 6300.0;
+/// How long a GPU must have been idle and kept from everybody else until that warns, in seconds.
+const KEPT_AWAY_AFTER: f64 = 7200.0;
 
 fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let limits = &context.limits.stray_contexts;
@@ -228,10 +228,13 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     let is_busy = |position: usize| context.gpus.get(position).is_some_and(|gpu| gpu.utilization >= Some(20));
     // A person at a notebook pauses now and then.
     let is_in_use = job.computed_at.is_some_and(|at| t - at <= PAUSE_SECONDS);
-    let rests = |position: &usize| {
-        let run = context.gpus.get(*position).and_then(|gpu| gpu.idle_run);
-        run.is_some_and(|run| t - run.since >= limits.idle_after - limits.after)
+    // The condition begins early enough to fire when a GPU has been idle for `idle_after`.
+    let begins_after = limits.idle_after - limits.after;
+    let has_rested = |position: usize, seconds: f64| {
+        let run = context.gpus.get(position).and_then(|gpu| gpu.idle_run);
+        run.is_some_and(|run| t - run.since >= seconds)
     };
+    let rests = |position: &usize| has_rested(*position, begins_after);
     let resting: Vec<usize> = match members.as_slice() {
         [_] if job.gpus.len() >= 2 && (is_in_use || job.gpus.iter().any(|gpu| is_busy(gpu.position))) => {
             job.positions().filter(rests).collect()
@@ -244,7 +247,7 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
     // A GPU whose memory is full keeps everybody else away. A server may get requests for it at any time.
     let keeps_away = job.gpus.iter().any(|gpu| resting.contains(&gpu.position) && fills(context, gpu));
     let escalation = if crowded.is_none() && keeps_away && !job.is_server && job.served_port.is_none() {
-        Escalation::two((Severity::Info, limits.after), (Severity::Warn, KEPT_AWAY_AFTER))
+        Escalation::two((Severity::Info, limits.after), (Severity::Warn, KEPT_AWAY_AFTER - begins_after))
     } else {
         Escalation::one(Severity::Info, limits.after)
     };
@@ -273,10 +276,12 @@ fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
                 ),
                 vec![position],
             ),
-            None => (
-                format!("{name} holds {} without using it", context.format_gpus(resting.iter().copied())),
-                resting.clone(),
-            ),
+            None => {
+                let listed: Vec<usize> =
+                    resting.iter().copied().filter(|position| has_rested(*position, limits.idle_after)).collect();
+                let listed = if listed.is_empty() { resting.clone() } else { listed };
+                (format!("{name} holds {} without using it", context.format_gpus(listed.iter().copied())), listed)
+            }
         };
         let mut details = context.job_details(job, sentence, next.to_owned());
         details.gpus = context.finding_gpus(positions);

@@ -165,6 +165,9 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     Some(SpinningGpu { has_worked: earlier.is_some(), earlier, ..SpinningGpu::new(gpu, track, run, &stats)? })
 }
 
+/// The window of a GPU reaches back at least this far, in seconds.
+const WINDOW_SECONDS: f64 = 1200.0;
+
 /// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
 /// level while it worked. The power tells when that ended, unless it is high now.
 fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> Option<(Run, f32)> {
@@ -172,7 +175,10 @@ fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> 
     let t = context.sample_time.t;
     let computed_at = job.computed_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(level.since);
     let since = level.since.max(computed_at);
-    Some((Run { since, covered: level.covered.min(t - since) }, percent))
+    // The window knows what was observed since then; it does not reach back farther.
+    let is_in_window = t - since <= WINDOW_SECONDS;
+    let observed = if is_in_window { track.window.stats(since).covered } else { t - since };
+    Some((Run { since, covered: level.covered.min(observed) }, percent))
 }
 
 /// Returns the GPU if it is busy at a constant power below the power that the job drew at work, with far fewer memory

@@ -215,7 +215,9 @@ fn is_used_by_others(context: &RuleContext, job: &JobTrack, position: usize) -> 
         .processes()
         .filter(|process| !process.is_stale && process.usage_on(position).is_some())
         .partition(|process| process.info.job == job.key);
-    own.iter().all(|process| used(process) == Some(0)) && others.iter().any(|process| used(process) > Some(0))
+    !own.is_empty()
+        && own.iter().all(|process| used(process) == Some(0))
+        && others.iter().any(|process| used(process) > Some(0))
 }
 
 /// Describes a rank that works while the others may be waiting for it.

@@ -360,6 +360,24 @@ fn a_gap_holds_the_finding_without_another_notification() {
     assert_eq!(tester.firing(), []);
 }
 
+/// A laptop that slept sees a low power first: the job had been busy at one level for hours, and was not observed in between.
+#[test]
+fn one_step_at_low_power_after_a_gap_is_no_hang() {
+    for gap in [600.0, 5000.0] {
+        let mut tester = after_healthy_work(2);
+        tester.run(1800.0, |tester, t| match (t / 10.0) as u32 % 2 {
+            0 => TestSample {
+                gpus: vec![tester.gpu(99, 550.0, 45, 60), tester.gpu(99, 550.0, 45, 60)],
+                processes: ranks(2, 1.0),
+            },
+            _ => hung(tester, 2, 150.0, 1.0),
+        });
+        tester.wait(gap);
+        tester.run(25.0, |tester, _| hung(tester, 2, 150.0, 1.0));
+        assert_eq!(tester.fired(), [], "{gap} s");
+    }
+}
+
 #[test]
 fn dropped_samples_do_not_delay_a_finding() {
     let mut tester = after_healthy_work(8);

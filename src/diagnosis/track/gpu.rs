@@ -528,13 +528,14 @@ impl CounterHistory {
     /// The least seconds between two stored values, unless the counter rests after the second one.
     const STEP: f64 = 60.0;
     /// The number of stored values: more than an hour holds.
-    const LENGTH: usize = 90;
+    const LENGTH: usize = 128;
     /// The counter is believed to have its last value for this long without a reading, in seconds.
     const READING_AGE: f64 = 300.0;
 
     fn push(&mut self, t: f64, value: u64) {
-        if self.last.is_some_and(|last| value < last.value) {
-            // A counter that fell was reset with the driver.
+        // A counter that fell was reset with the driver. Nobody knows when it rose within a gap in the data.
+        let starts_anew = |last: LastCount| value < last.value || t - f64::from(last.read_at) > Self::READING_AGE;
+        if self.last.is_some_and(starts_anew) {
             self.values.clear();
         }
         // The counter may be read less often than this is called.
@@ -556,8 +557,8 @@ impl CounterHistory {
         self.values.capacity() * std::mem::size_of::<(f32, u64)>()
     }
 
-    /// Returns the rise within the `window` seconds before the last reading, and the seconds in which it was observed; `None`
-    /// before the first reading.
+    /// Returns the rise within the `window` seconds before the last reading, or before `t` if that is far later, and the seconds in
+    /// which it was observed; `None` before the first reading.
     pub(crate) fn rise(&self, t: f64, window: f64) -> Option<(u64, f64)> {
         let LastCount { read_at, value: last, .. } = self.last?;
         let began_at = f64::from(self.values.front()?.0);
@@ -762,6 +763,16 @@ mod tests {
         );
         history.push(180.0 * 60.0, 3);
         assert_eq!(history.rise(180.0 * 60.0, 3600.0), Some((0, 0.0)));
+    }
+
+    #[test]
+    fn a_rise_within_a_gap_of_the_data_does_not_count() {
+        let mut history = CounterHistory::default();
+        (0..60).for_each(|minute| history.push(f64::from(minute) * 60.0, 7));
+        history.push(40_000.0, 507);
+        assert_eq!(history.rise(40_000.0, 600.0), Some((0, 0.0)));
+        history.push(40_600.0, 508);
+        assert_eq!(history.rise(40_600.0, 600.0), Some((0, 0.0)), "ten minutes are a gap, too");
     }
 
     #[test]

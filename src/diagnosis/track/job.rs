@@ -22,6 +22,13 @@ const BASELINE_LOW_SHARE: f32 = 0.5;
 const QUIET_PERCENT: u8 = 5;
 /// A quiet time or a wait shorter than this, in seconds, is not remembered.
 const MIN_PAUSE: f64 = 60.0;
+/// The least number of phases of low use after which a job counts as one that works in phases, and their share of all minutes.
+const LEAST_PHASES: u8 = 3;
+const PHASES_SHARE: f32 = 0.2;
+/// A longer phase was a stall, in minutes.
+const MAX_PHASE_MINUTES: u32 = 15;
+/// Older minutes lose weight when so many are counted.
+const COUNTED_MINUTES: f32 = 240.0;
 /// An idle GPU may do this much within ten minutes, in percent times seconds: a heartbeat, or a look at a tensor.
 const IDLE_DISTURBANCE: f64 = 600.0;
 const DISTURBANCE_SECONDS: f64 = 600.0;
@@ -77,6 +84,29 @@ pub(crate) struct JobGpu {
     /// The utilisation of this job on the GPU, or of the GPU if no other job uses it.
     pub(crate) activity: Option<u8>,
     pub(crate) baseline: Baseline,
+}
+
+/// The earlier phases of a job with far less use of its GPUs, after each of which it worked as usual again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Phases {
+    count: u8,
+    /// The minutes of these phases, and those as usual.
+    low: f32,
+    usual: f32,
+}
+
+impl Phases {
+    /// Adds a minute as usual after a phase of this many minutes.
+    fn add(&mut self, low_minutes: u32) {
+        if (1..=MAX_PHASE_MINUTES).contains(&low_minutes) {
+            self.count = self.count.saturating_add(1);
+            self.low += low_minutes as f32;
+        }
+        self.usual += 1.0;
+        if self.low + self.usual > COUNTED_MINUTES {
+            (self.low, self.usual) = (self.low / 2.0, self.usual / 2.0);
+        }
+    }
 }
 
 /// One job on one host.
@@ -152,6 +182,7 @@ pub(crate) struct JobTrack {
     loading_cores: f64,
     /// The number of minutes in a row that did not enter the baseline.
     low_minutes: u32,
+    phases: Phases,
     /// When a process last did work on the host that the others may wait for.
     pub(crate) host_work_at: Option<f64>,
     /// When one of its processes last used far more of the CPU than the others.
@@ -224,6 +255,7 @@ impl JobTrack {
             healthy_cores: None,
             loading_cores: 0.0,
             low_minutes: 0,
+            phases: Phases::default(),
             host_work_at: None,
             busier_at: None,
             computed_at: None,
@@ -539,11 +571,12 @@ impl JobTrack {
         self.baseline_until = self.baseline_until.max(t - BASELINE_REACH);
         while t - self.baseline_until >= BASELINE_DELAY {
             let (begin, end) = (self.baseline_until, self.baseline_until + 60.0);
-            let mut has_low = false;
+            let (mut has_low, mut has_data) = (false, false);
             for gpu in &mut self.gpus {
                 let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
                 if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
                 {
+                    has_data = true;
                     let is_low =
                         gpu.baseline.known_utilization().is_some_and(|median| percent < BASELINE_LOW_SHARE * median);
                     has_low |= is_low;
@@ -552,9 +585,23 @@ impl JobTrack {
                     }
                 }
             }
-            self.low_minutes = if has_low { self.low_minutes.saturating_add(1) } else { 0 };
+            if has_low {
+                self.low_minutes = self.low_minutes.saturating_add(1);
+            } else if has_data {
+                self.phases.add(std::mem::take(&mut self.low_minutes));
+            } else {
+                // A phase of unknown length does not count.
+                self.low_minutes = 0;
+            }
             self.baseline_until = end;
         }
+    }
+
+    /// Whether it often used its GPUs far less than usual for some minutes and went on by itself: it simulates, evaluates or
+    /// prepares data in between.
+    pub(crate) fn works_in_phases(&self) -> bool {
+        let Phases { count, low, usual } = self.phases;
+        count >= LEAST_PHASES && low >= PHASES_SHARE * (low + usual)
     }
 
     /// The track for a part of the job that continues under another key, because its launcher is gone.

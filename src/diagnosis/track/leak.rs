@@ -191,14 +191,14 @@ fn long_leak(series: &[(f64, f64)], total: f64, free: f64, limits: &GpuMemLeak) 
     let falls: f64 = steps().filter(|step| *step < 0.0).map(f64::abs).sum();
     // A rise counts if it exceeds the noise. A jump may be spread over the means of two minutes, and counts once.
     let mut level = value(0);
-    let (mut rises, mut is_second) = (0_u32, false);
+    let (mut rises, mut was_counted) = (0_u32, false);
     for point in &smooth {
         let is_rise = point.1 >= level + growth / 60.0;
         if is_rise {
             level = point.1;
-            rises += u32::from(!is_second);
+            rises += u32::from(!was_counted);
         }
-        is_second = is_rise && !is_second;
+        was_counted = is_rise && !was_counted;
     }
     let jump = smooth.windows(4).map(|four| four[3].1 - four[0].1).fold(0.0, f64::max);
     if falls > limits.falls / 100.0 * growth || f64::from(rises) < limits.rises || jump > limits.jump * growth {

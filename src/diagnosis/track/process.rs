@@ -478,8 +478,7 @@ impl ProcessTrack {
         self.info.facts.as_ref().and_then(|facts| facts.log_path.clone())
     }
 
-    /// Updates the track with one sample. `held_bytes` is the threshold for held memory, and `share` the percentage of
-    /// samples in which a thread must be in disk sleep.
+    /// Updates the track with one sample. `held_bytes` is the threshold for held memory.
     pub(crate) fn update(&mut self, process: &Process, held_bytes: u64, (t, dt): (f64, f64)) {
         self.is_stale = process.is_stale;
         if process.is_stale {

@@ -21,8 +21,8 @@ const MAX_DESCRIPTORS: usize = 1024;
 const MAX_TABLE_BYTES: usize = 4 << 20;
 /// Maximum number of children of a parent, and of its threads, that are looked at.
 const MAX_CHILDREN: usize = 64;
-/// Maximum number of sockets of a process and its relatives.
-const MAX_INODES: usize = 4096;
+/// Maximum number of sockets of a process, or of all of its relatives together. Clients on further ones are not counted.
+const MAX_INODES: usize = 8192;
 /// Maximum number of ports that are kept.
 const MAX_PORTS: usize = 8;
 /// Maximum size of an environment that is searched for the rendezvous port.
@@ -329,7 +329,7 @@ pub(crate) fn socket_inodes(pid: u32, max_descriptors: usize, reader: &mut FileR
     Some(inodes)
 }
 
-/// Adds an inode in its place. Most come in order. The code of a sort is four kilobytes larger.
+/// Inserts an inode in ascending order. Most come in order, and a sort would take four kilobytes more of code.
 fn insert(inodes: &mut Vec<u64>, inode: u64) {
     if let (Err(place), true) = (inodes.binary_search(&inode), inodes.len() < MAX_INODES) {
         inodes.insert(place, inode);
