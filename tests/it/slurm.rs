@@ -24,7 +24,7 @@ struct SlurmHost {
 }
 
 const SCONTROL: &str = "#!/bin/sh
-cd \"${0%/*}\"
+cd FOLDER
 case $* in
 'show config') echo 'ClusterName = lab' ;;
 *'show node'*) echo 'NodeName=hgx-01 GresUsed=gpu:h100:0(IDX:N/A)' ;;
@@ -38,7 +38,7 @@ impl SlurmHost {
     fn start((state, exit_code): (&str, &str)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("writes");
-        write("scontrol", SCONTROL);
+        write("scontrol", &SCONTROL.replace("FOLDER", &folder.path().display().to_string()));
         fs::set_permissions(folder.path().join("scontrol"), fs::Permissions::from_mode(0o755)).expect("may run");
         write("end", &format!("JobId=3385 JobName=train\n   JobState={state} Reason=None\n   ExitCode={exit_code}\n"));
         write("cgroup", "0::/system.slice/slurmstepd.scope/job_3385/step_0/user/task_0\n");
@@ -49,7 +49,14 @@ impl SlurmHost {
             |_| {
                 // The process may have ended when the server starts again.
                 let (file, proc) = (folder.path().join("cgroup"), format!("/proc/{}/cgroup", pid.get()));
-                Some(format!("if [ -e {proc} ]; then mount --bind {} {proc}; fi", file.display()))
+                // The probe prefers the Slurm of the system if there is one.
+                let fake = folder.path().join("scontrol");
+                Some(format!(
+                    "if [ -e {proc} ]; then mount --bind {} {proc}; fi; if [ -e /usr/bin/scontrol ]; then mount --bind {} \
+                     /usr/bin/scontrol; fi",
+                    file.display(),
+                    fake.display()
+                ))
             },
             |_| {
                 let worker = Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().expect("starts");
