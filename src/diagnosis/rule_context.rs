@@ -39,6 +39,11 @@ impl<'a> RuleContext<'a> {
         self.members(job).next().map(|process| &process.info.who)
     }
 
+    /// The age of the oldest process of a job, in seconds; `None` if no age is known.
+    pub(super) fn age(&self, job: &'a JobTrack) -> Option<f64> {
+        self.members(job).filter_map(|process| process.age).reduce(f64::max)
+    }
+
     /// The jobs on the GPU at this position.
     pub(super) fn jobs_on(&self, position: usize) -> impl Iterator<Item = &'a JobTrack> {
         self.jobs.iter().filter(move |job| job.positions().any(|other| other == position))

@@ -67,19 +67,8 @@ impl SlurmHost {
         Self { lab, folder }
     }
 
-    /// Starts `gpufleet findings --watch`.
     fn watch(&self) -> Watch {
-        let hosts = self.lab.hosts_toml("[diagnosis]\njob-ended = { held_for = \"0s\" }");
-        let output = self.lab.path("findings.jsonl");
-        let child = Command::new(program())
-            .args(["findings", "--watch", "--json", &hosts])
-            .env_remove("SSH_AUTH_SOCK")
-            .env("XDG_STATE_HOME", self.lab.path("state"))
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(&output).expect("a file"))
-            .spawn()
-            .expect("gpufleet runs");
-        Watch { child, output }
+        Watch::start(&self.lab)
     }
 
     fn queries_of_the_end(&self) -> usize {
@@ -94,6 +83,9 @@ impl SlurmHost {
     }
 }
 
+/// Settings with which the ends of short jobs are reported, too.
+const REPORT_EVERY_END: &str = "[diagnosis]\njob-ended = { held_for = \"0s\" }";
+
 /// `gpufleet findings --watch --json` in the background.
 struct Watch {
     child: Child,
@@ -101,6 +93,21 @@ struct Watch {
 }
 
 impl Watch {
+    /// Starts `gpufleet findings --watch`.
+    fn start(lab: &Lab) -> Self {
+        let hosts = lab.hosts_toml(REPORT_EVERY_END);
+        let output = lab.path("findings.jsonl");
+        let child = Command::new(program())
+            .args(["findings", "--watch", "--json", &hosts])
+            .env_remove("SSH_AUTH_SOCK")
+            .env("XDG_STATE_HOME", lab.path("state"))
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&output).expect("a file"))
+            .spawn()
+            .expect("gpufleet runs");
+        Self { child, output }
+    }
+
     /// Waits for a warning about the end of the job with this text.
     #[track_caller]
     fn expect_end(&self, text: &str) {
@@ -261,7 +268,7 @@ impl Cluster {
         }));
     }
 
-    /// What the daemons printed.
+    /// The output of the daemons.
     fn log(&self) -> String {
         let log = |name: &str| fs::read_to_string(self.path(&format!("{name}.out"))).unwrap_or_default();
         ["munged", "slurmctld", "slurmd"].map(log).concat()
@@ -327,8 +334,9 @@ fn a_real_cluster_tells_which_job_has_a_gpu_and_how_it_ended() {
         json!({"utilization_percent": 97, "memory_used_bytes": 61_203_283_968_u64, "power_watts": 512, "processes": process})
     };
     let driver = &lab.hosts[0].driver;
-    driver.set(&devices(&[gpu_with(0, &busy(first)), gpu_with(1, &busy(second)), gpu(2), gpu(3)]));
-    let hosts = lab.hosts_toml("[diagnosis]\njob-ended = { held_for = \"0s\" }");
+    let lost = gpu_with(3, &json!({"error": 15}));
+    driver.set(&devices(&[gpu_with(0, &busy(first)), gpu_with(1, &busy(second)), gpu(2), lost.clone()]));
+    let hosts = lab.hosts_toml(REPORT_EVERY_END);
     let recording = lab.path("recording.jsonl");
     let recorded = record_until(&recording, &[&hosts], |text| text.contains("\"slurm_jobs\":["));
     assert!(recorded.status.success(), "{recorded:?}");
@@ -342,16 +350,11 @@ fn a_real_cluster_tells_which_job_has_a_gpu_and_how_it_ended() {
     for job in ["1", "2"] {
         assert!(text.contains(&format!("\"slurm\":{{\"job\":\"{job}\"")), "{text}");
     }
-    let output = lab.path("findings.jsonl");
-    let mut findings = Command::new(program());
-    findings.args(["findings", "--watch", "--json", &hosts]).env_remove("SSH_AUTH_SOCK");
-    findings.env("XDG_STATE_HOME", lab.path("state")).stdin(Stdio::null());
-    findings.stdout(fs::File::create(&output).expect("a file"));
-    let watch = Watch { child: findings.spawn().expect("gpufleet runs"), output };
-    wait_until("both jobs", String::new, || (lab.probes().len() == 1).then_some(()));
+    let watch = Watch::start(&lab);
+    watch.wait_for("the lost GPU", |change| change["rule"] == "gpu-lost");
     fs::write(cluster.path("end"), "").expect("the job ends");
     wait_gone(&[second], Duration::from_secs(30));
-    lab.hosts[0].driver.set(&devices(&[gpu_with(0, &busy(first)), gpu(1), gpu(2), gpu(3)]));
+    driver.set(&devices(&[gpu_with(0, &busy(first)), gpu(1), gpu(2), lost]));
     watch.expect_end("Slurm: failed with exit status 3");
     assert!(Path::new(&format!("/proc/{third}")).exists());
 }

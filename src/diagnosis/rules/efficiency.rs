@@ -103,7 +103,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     let t = context.sample_time.t;
     let observed = t - job.first_seen;
     // A launcher may have started all of its ranks again.
-    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max).unwrap_or(observed);
+    let age = context.age(job).unwrap_or(observed);
     if age < limits.young || observed < limits.warn_after {
         return;
     }
@@ -303,8 +303,7 @@ const RECOVERED_PERCENT: f32 = 60.0;
 /// A job that was never seen at full speed, and waits for its workers or its storage, or works in short bursts.
 fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     // Ignore utilisation from before the job began.
-    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max);
-    let window = age.map_or(HALF_SPEED_WINDOW, |age| age.clamp(MIN_STALL_SECONDS, HALF_SPEED_WINDOW));
+    let window = context.age(job).map_or(HALF_SPEED_WINDOW, |age| age.clamp(MIN_STALL_SECONDS, HALF_SPEED_WINDOW));
     let Some(mean) = mean_utilization(context, job, window) else { return };
     if mean_utilization(context, job, MIN_STALL_SECONDS).is_some_and(|now| now >= RECOVERED_PERCENT) {
         // A busy moment between long waits does not end the finding.

@@ -290,9 +290,8 @@ fn has_twin(context: &RuleContext, job: &JobTrack) -> bool {
     let is_contained = |job: &JobTrack| matches!(job.key, JobKey::Container { .. });
     let is_empty = |job: &JobTrack| job.gpus.iter().all(holds_only_a_context);
     let command = |job: &JobTrack| context.members(job).next().map(|process| process.info.command.clone());
-    let age = |job: &JobTrack| context.members(job).filter_map(|process| process.age).reduce(f64::max);
     let is_twin = |other: &JobTrack| {
-        let apart = age(other).zip(age(job)).map(|(other, own)| (other - own).abs());
+        let apart = context.age(other).zip(context.age(job)).map(|(other, own)| (other - own).abs());
         other.key != job.key
             && is_contained(other)
             && is_empty(other)

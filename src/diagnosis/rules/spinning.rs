@@ -4,7 +4,9 @@ use super::clients;
 use crate::config::thresholds::StuckSpin;
 use crate::diagnosis::condition::Run;
 use crate::diagnosis::rule_context::{LONGEST_EVALUATION, RuleContext};
-use crate::diagnosis::track::{Baseline, GpuTrack, JobGpu, JobTrack, ProcessTrack, WaitingClients, WindowStats};
+use crate::diagnosis::track::{
+    Baseline, GpuTrack, JobGpu, JobTrack, ProcessTrack, REACH_SECONDS, WaitingClients, WindowStats,
+};
 
 /// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
 const MIN_HEALTHY_WATTS: f32 = 5.0;
@@ -165,9 +167,6 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     Some(SpinningGpu { has_worked: earlier.is_some(), earlier, ..SpinningGpu::new(gpu, track, run, &stats)? })
 }
 
-/// The window of a GPU reaches back at least this far, in seconds.
-const WINDOW_SECONDS: f64 = 1200.0;
-
 /// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
 /// level while it worked. The power tells when that ended, unless it is high now.
 fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> Option<(Run, f32)> {
@@ -175,9 +174,8 @@ fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> 
     let t = context.sample_time.t;
     let computed_at = job.computed_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(level.since);
     let since = level.since.max(computed_at);
-    // The window knows what was observed since then; it does not reach back farther.
-    let is_in_window = t - since <= WINDOW_SECONDS;
-    let observed = if is_in_window { track.window.stats(since).covered } else { t - since };
+    // Only the window shows gaps in the data.
+    let observed = if t - since <= REACH_SECONDS { track.window.stats(since).covered } else { t - since };
     Some((Run { since, covered: level.covered.min(observed) }, percent))
 }
 

@@ -3,6 +3,7 @@
 
 use super::baseline::{BASELINE_LOW_MINUTES, Baseline, STILL_HISTORY_SECONDS, UNKNOWN_LIMIT_WATTS};
 use super::waits::Waits;
+use super::window::REACH_SECONDS;
 use super::{GpuTrack, ProcessTrack};
 use crate::diagnosis::condition::Run;
 use crate::fleet::JobKey;
@@ -13,8 +14,6 @@ use crate::wire::SafeText;
 const BASELINE_DELAY: f64 = 660.0;
 /// The memory utilisation, in percent, from which a GPU accesses its memory.
 const ACCESSED_PERCENT: u8 = 5;
-/// Utilisation older than this, in seconds, is no longer in the window of a GPU.
-const BASELINE_REACH: f64 = 1200.0;
 /// A minute with less than this share of the median utilisation does not enter the baseline: a stall must not become the
 /// past with which it is compared. After [`BASELINE_LOW_MINUTES`] of them in a row they are the new normal.
 const BASELINE_LOW_SHARE: f32 = 0.5;
@@ -568,7 +567,7 @@ impl JobTrack {
             self.baseline_until = t;
             return;
         }
-        self.baseline_until = self.baseline_until.max(t - BASELINE_REACH);
+        self.baseline_until = self.baseline_until.max(t - REACH_SECONDS);
         while t - self.baseline_until >= BASELINE_DELAY {
             let (begin, end) = (self.baseline_until, self.baseline_until + 60.0);
             let (mut has_low, mut has_data) = (false, false);

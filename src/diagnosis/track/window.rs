@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 const BUCKET_SECONDS: f64 = 30.0;
 /// The precision of `f32` times in buckets after months of uptime, in seconds.
 const ROUNDING: f64 = 0.2;
-/// Twenty minutes, and a few shorter buckets.
+/// The window reaches back at least this far, in seconds.
+pub(crate) const REACH_SECONDS: f64 = 1200.0;
+/// The window, and a few shorter buckets.
 const BUCKETS: usize = 43;
 /// The number of buckets to allocate at a time: most runs of the program are short.
 const GROWTH: usize = 11;

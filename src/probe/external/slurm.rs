@@ -333,7 +333,8 @@ impl Slurm {
             Query::Job { waiting, .. } => {
                 (&self.program, &["-d", "-o", "show", "job", waiting.first().map_or("", |job| &job.id)])
             }
-            // Several lines: a name of a job, which users write, cannot look like the line of its state, unless it has a line break, and then only for its own job.
+            // Several lines: a name of a job, which users write, cannot look like the line of its state, unless it has a line break, and
+            // then only for its own job.
             Query::End { job, .. } => (&self.program, &["show", "job", job]),
         };
         if let Some(child) = ChildProcess::start_with_errors(&self.pool, program, arguments, now, TIMEOUT_SECONDS) {
