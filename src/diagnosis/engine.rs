@@ -10,7 +10,7 @@ use super::notification_state::NotificationState;
 use super::rule_context::{PeerHosts, RuleContext};
 use super::rules::{self, FleetWide};
 use super::saved_state::{MAX_ENTRIES, SAVED_STATE_VERSION, SavedJobEnd, SavedState};
-use super::track::{GpuTrack, JobTrack, ProcessTrack};
+use super::track::{Comparison, GpuTrack, JobTrack, ProcessTrack};
 use super::{
     Finding, FindingNotification, FindingPhase, FindingVerdict, NotJudged, RuleId, Severity, StateTracker, Transition,
     UnusedReason, not_judged,
@@ -116,6 +116,7 @@ impl Engine {
         add_peer_hosts(&context, &mut conditions);
         conditions.apply_notification_state(&self.notification_state);
         conditions.publish(transitions);
+        freeze_baselines(&conditions, diagnosis, limits.input_stall.earlier as f32);
         diagnosis.conditions = conditions;
     }
 
@@ -541,6 +542,32 @@ fn hold_unreadable(context: &RuleContext, conditions: &mut Conditions) {
         FindingTarget::Gpu(identity) => rule != RuleId::GpuLost && is_unreadable(identity),
         FindingTarget::Host | FindingTarget::Mount(_) | FindingTarget::Xid(..) | FindingTarget::Named(_) => false,
     });
+}
+
+/// Keeps the baselines of jobs as they are while a finding that compares with them is pending or firing. A job that was less busy
+/// than `earlier` percent cannot have been slowed down.
+fn freeze_baselines(conditions: &Conditions, diagnosis: &mut HostDiagnosis, earlier: f32) {
+    for job in &mut diagnosis.jobs {
+        job.comparison = Comparison::None;
+    }
+    for (rule, target, _) in conditions.active() {
+        let comparison = match (rule, &target) {
+            (RuleId::GpuShared | RuleId::HostOverloaded, _) => Comparison::Slowed,
+            (_, FindingTarget::Job(_)) if rule.compares_a_job_with_its_past() => Comparison::Job,
+            _ => continue,
+        };
+        for job in &mut diagnosis.jobs {
+            let is_about = match &target {
+                FindingTarget::Job(key) => job.key == *key,
+                FindingTarget::Gpu(identity) => job.gpus.iter().any(|gpu| gpu.identity == *identity),
+                _ => true,
+            };
+            let is_compared = rule != RuleId::InputStall || job.earlier_utilization() >= Some(earlier);
+            if is_about && is_compared && job.comparison != Comparison::Job {
+                job.comparison = comparison;
+            }
+        }
+    }
 }
 
 /// Whether the target of a condition still exists.

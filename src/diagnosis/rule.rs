@@ -219,7 +219,8 @@ rules! {
               data to a local disk.",
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
-        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % (above 3 %, or 1 % if \
+        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. While the finding lasts, the earlier use that it \
+                 is compared with stays as it was. Without earlier work, a job below 35 % (above 3 %, or 1 % if \
                  its storage is the cause, 0.5 % if its only process prepares each batch on half of a core or more, or at any if its \
                  workers use little CPU at a PSI value of 60 or more) is info after 25 min if its workers or its storage are the cause, or \
                  after 35 min if it works in short bursts, its workers use 60 % of a core each, or its main process uses a whole core. \
@@ -969,6 +970,11 @@ impl RuleId {
             self,
             Self::StuckSpin | Self::StuckSpinSuspect | Self::MissingRank | Self::JobStalled | Self::InputStall
         )
+    }
+
+    /// Whether the rule compares a job with its own past.
+    pub(super) fn compares_a_job_with_its_past(self) -> bool {
+        self.is_about_progress() || matches!(self, Self::GpuImbalance | Self::GpuMemLeak | Self::LogSilent)
     }
 
     /// The rule with this id.

@@ -107,26 +107,18 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     if age < limits.young || observed < limits.warn_after {
         return;
     }
-    let medians: Vec<f32> = job.gpus.iter().filter_map(|gpu| gpu.baseline.known_utilization()).collect();
-    if medians.len() * 2 < job.gpus.len() || medians.is_empty() {
+    let Some(earlier) = job.earlier_utilization().filter(|earlier| f64::from(*earlier) >= limits.earlier) else {
         starved_from_the_start(context, conditions, job, target);
         return;
-    }
-    let earlier = medians.iter().sum::<f32>() / medians.len() as f32;
-    if f64::from(earlier) < limits.earlier {
-        starved_from_the_start(context, conditions, job, target);
-        return;
-    }
+    };
     // The short window first: it rejects most samples.
     let Some(now) = mean_utilization(context, job, MIN_STALL_SECONDS) else {
         conditions.unknown(RuleId::InputStall, target);
         return;
     };
-    // At half of the earlier utilisation the input may be too slow, too. The median is known in steps of 10:
-    // the lower end of the step is compared, or its middle if the cause is known.
+    // At half of the earlier utilisation the input may be too slow, too.
     let cause = cause(context, job);
-    let step = if matches!(cause, None | Some(Cause::Unknown)) { 0.0 } else { 5.0 };
-    let half = (f64::from(earlier) + step) * HALF_SPEED;
+    let half = f64::from(earlier) * HALF_SPEED;
     if f64::from(now) >= (1.5 * limits.utilization).max(half) {
         if now < LIMITED_PERCENT && are_workers_saturated(context, job) {
             starved_from_the_start(context, conditions, job, target);
@@ -685,9 +677,7 @@ fn starved_host(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     // Another run of the same command does not draw less power while this host starves.
     let must_draw_less = context.peers.is_likely(job);
     let was_busy = |gpu: &JobGpu| gpu.baseline.median_utilization() >= Some(STARVED_BEFORE_PERCENT);
-    // Half of the speed becomes the normal one in time. What began as a fault remains one.
-    let is_known = conditions.is_published(RuleId::GpuImbalance, target);
-    if parts.peek().is_none() || !(is_known || job.gpus.iter().all(was_busy)) {
+    if parts.peek().is_none() || !job.gpus.iter().all(was_busy) {
         return;
     }
     let Some(own) = busy_mean(job, context.gpus, t).filter(|own| *own >= STARVED_LEAST_PERCENT) else { return };

@@ -145,10 +145,26 @@ fn verbs_agree_with_the_number_of_gpus_and_workers() {
 #[test]
 fn a_stall_does_not_become_the_past_with_which_it_is_compared() {
     let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 10.0;
     tester.run(2400.0, |tester, _| works(tester));
-    tester.run(7200.0, |tester, t| starves(tester, t, 97.0, 0));
+    tester.run(8.0 * 3600.0, |tester, t| starves(tester, t, 97.0, 0));
     assert_eq!(tester.firing(), [("input-stall", "warn")]);
     assert_eq!(tester.notified(), 1);
+    // Just below half of the speed, and three quarters of it on a host that lacks CPUs, which are above the share of ordinary slow minutes.
+    let lasts = |percent: u8, watts: f32, load: f32, percent_cpu: f32| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 10.0;
+        tester.set_cpu_count(16);
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run_edited(
+            8.0 * 3600.0,
+            |tester, _| TestSample { gpus: vec![tester.gpu(percent, watts, 20, 60)], processes: job(8, 97.0, 0) },
+            |snapshot, _| (snapshot.host.load_1, snapshot.host.cpu_percent) = (Some(load), Some(percent_cpu)),
+        );
+        (tester.firing(), tester.fired().len())
+    };
+    assert_eq!(lasts(46, 300.0, 8.0, 50.0), (vec![("input-stall", "info")], 1));
+    assert_eq!(lasts(65, 400.0, 100.0, 99.0), (vec![("host-overloaded", "warn")], 2));
 }
 
 #[test]

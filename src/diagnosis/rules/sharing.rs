@@ -463,7 +463,7 @@ mod tests {
         };
         let (severity, sentence) = run(28, "bob").expect("is found");
         assert_eq!(severity, "warn");
-        let end = "the other GPUs of md.py (alice, pid 7) are 28 % busy and were 90 % busy before";
+        let end = "the other GPUs of md.py (alice, pid 7) are 28 % busy and were 92 % busy before";
         assert!(sentence.ends_with(end), "{sentence}");
         assert_eq!(run(93, "bob").map(|(severity, _)| severity), Some("info"));
         assert_eq!(run(28, "alice").map(|(severity, _)| severity), Some("info"), "one user may do so on purpose");

@@ -55,9 +55,8 @@ const FULL_REST_AFTER: f64 = 1200.0;
 /// Without a power limit, the current power of a waiting GPU divided by its median at work, at most. GB10: 15 to 27 W
 /// against 45 W (vllm#46097).
 const UNLIMITED_POWER: f64 = 0.5;
-/// The utilisation of a hint differs from the one at work by at most this, in percent points. The one at work is known in
-/// steps of 10.
-const LEVEL_TOLERANCE: f32 = 5.0;
+/// The utilisation of a hint differs from the one at work by at most this, in percent points.
+const LEVEL_TOLERANCE: f32 = 10.0;
 
 /// One GPU that spins.
 pub(super) struct SpinningGpu {
@@ -241,8 +240,7 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
     // A phase of other work has another utilisation.
     let percent = track.level_run.map(|(_, mean)| mean)?;
     let at_work = gpu.baseline.median_utilization();
-    let is_as_at_work =
-        at_work.is_some_and(|least| (least - LEVEL_TOLERANCE..=least + 10.0 + LEVEL_TOLERANCE).contains(&percent));
+    let is_as_at_work = at_work.is_some_and(|at_work| (percent - at_work).abs() <= LEVEL_TOLERANCE);
     if f64::from(percent) < limits.utilization && !is_as_at_work {
         return None;
     }

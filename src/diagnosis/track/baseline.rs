@@ -17,8 +17,9 @@ pub(super) const UNKNOWN_LIMIT_WATTS: f32 = 200.0;
 /// The number of power bins, each a fortieth of the limit wide. The last one holds everything above.
 const POWER_BINS: usize = 42;
 const POWER_STEP: f32 = 1.0 / 40.0;
-/// The number of utilisation bins, ten percentage points each.
-const UTILIZATION_BINS: usize = 11;
+/// The number of utilisation bins, and their width in percentage points. The last one holds 100 %.
+const UTILIZATION_BINS: usize = 26;
+const UTILIZATION_STEP: usize = 4;
 
 /// The maximum number of seconds restored from an earlier run.
 const MAX_RESTORED_SECONDS: f64 = 3600.0;
@@ -96,7 +97,7 @@ impl Baseline {
 
     /// Adds `seconds` with this mean utilisation.
     pub(crate) fn add_utilization(&mut self, percent: f32, seconds: f32) {
-        add(&mut self.utilization, (percent.max(0.0) as usize / 10).min(UTILIZATION_BINS - 1), seconds);
+        add(&mut self.utilization, (percent.max(0.0) as usize / UTILIZATION_STEP).min(UTILIZATION_BINS - 1), seconds);
     }
 
     /// The values to save for the next run; `None` if the job has not worked yet.
@@ -140,7 +141,7 @@ impl Baseline {
 
     /// The median utilisation, in percent.
     pub(crate) fn median_utilization(&self) -> Option<f32> {
-        median(&self.utilization).map(|bin| (bin * 10) as f32)
+        median(&self.utilization).map(|bin| (bin * UTILIZATION_STEP) as f32)
     }
 
     /// The median utilisation, in percent, if it was observed for long enough to be compared with the present.
@@ -188,7 +189,7 @@ mod tests {
             baseline.add_utilization(0.0, 2.0);
         }
         assert!((baseline.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
-        assert_eq!(baseline.median_utilization(), Some(90.0));
+        assert_eq!(baseline.median_utilization(), Some(96.0));
         assert!(baseline.power_seconds() > 30_000.0);
     }
 

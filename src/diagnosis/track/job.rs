@@ -17,10 +17,14 @@ const ACCESSED_PERCENT: u8 = 5;
 /// A minute with less than this share of the median utilisation does not enter the baseline: a stall must not become the
 /// past with which it is compared. After [`BASELINE_LOW_MINUTES`] of them in a row they are the new normal.
 const BASELINE_LOW_SHARE: f32 = 0.5;
+/// That share while other jobs or an overloaded host slow the job down, as in the rules that report it.
+const SLOWED_LOW_SHARE: f32 = 0.75;
 /// The utilisation at most, in percent, of a job that is quiet.
 const QUIET_PERCENT: u8 = 5;
 /// A quiet time or a wait shorter than this, in seconds, is not remembered.
 const MIN_PAUSE: f64 = 60.0;
+/// A minute with this share of the median utilisation ends a phase of low use: a minute of work may fall into two minutes.
+const PHASE_LOW_SHARE: f32 = 0.35;
 /// The least number of phases of low use after which a job counts as one that works in phases, and their share of all minutes.
 const LEAST_PHASES: u8 = 3;
 const PHASES_SHARE: f32 = 0.2;
@@ -108,6 +112,17 @@ impl Phases {
     }
 }
 
+/// Whether a finding that compares a job with its past is pending or firing. Such a finding must not become the past with which
+/// it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    None,
+    /// Other jobs or an overloaded host may slow the job down: its slow minutes do not enter the baseline.
+    Slowed,
+    /// The finding is about the job: nothing enters the baseline.
+    Job,
+}
+
 /// One job on one host.
 #[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 #[derive(Debug, Clone)]
@@ -181,6 +196,8 @@ pub(crate) struct JobTrack {
     loading_cores: f64,
     /// The number of minutes in a row that did not enter the baseline.
     low_minutes: u32,
+    /// The number of minutes in a row in a phase of low use.
+    phase_minutes: u32,
     phases: Phases,
     /// When a process last did work on the host that the others may wait for.
     pub(crate) host_work_at: Option<f64>,
@@ -194,6 +211,8 @@ pub(crate) struct JobTrack {
     pub(crate) group: Option<u32>,
     /// The time up to which the utilisation is in the baseline.
     baseline_until: f64,
+    /// Which findings that compare the job with its past are pending or firing.
+    pub(crate) comparison: Comparison,
     balance_due: f64,
     /// The GPU that does less than the others, from the last comparison.
     pub(crate) imbalance: Option<Straggler>,
@@ -254,6 +273,7 @@ impl JobTrack {
             healthy_cores: None,
             loading_cores: 0.0,
             low_minutes: 0,
+            phase_minutes: 0,
             phases: Phases::default(),
             host_work_at: None,
             busier_at: None,
@@ -261,6 +281,7 @@ impl JobTrack {
             was_balanced: false,
             group: None,
             baseline_until: t,
+            comparison: Comparison::None,
             balance_due: t,
             imbalance: None,
         }
@@ -360,10 +381,12 @@ impl JobTrack {
             let is_work = gpu.is_exclusive && activity >= 50 && !is_still && track.power.is_none_or(is_healthy);
             let memory = track.memory_utilization.map(f32::from).zip(gpu.baseline.mean_memory_utilization());
             let does_memory_rest = memory.is_some_and(|(now, earlier)| now < earlier / 4.0);
-            let is_kept = match track.power.filter(|_| track.limit.is_none() || does_memory_rest) {
-                Some(power) if is_work => !gpu.baseline.is_far_below(power, dt as f32),
-                _ => true,
-            };
+            let is_frozen = self.comparison == Comparison::Job && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
+            let is_kept = !is_frozen
+                && match track.power.filter(|_| track.limit.is_none() || does_memory_rest) {
+                    Some(power) if is_work => !gpu.baseline.is_far_below(power, dt as f32),
+                    _ => true,
+                };
             if is_work && is_kept {
                 gpu.baseline.add_memory_utilization(track.memory_utilization, dt);
             }
@@ -570,30 +593,48 @@ impl JobTrack {
         self.baseline_until = self.baseline_until.max(t - REACH_SECONDS);
         while t - self.baseline_until >= BASELINE_DELAY {
             let (begin, end) = (self.baseline_until, self.baseline_until + 60.0);
-            let (mut has_low, mut has_data) = (false, false);
+            let (mut has_low, mut is_in_phase, mut has_data) = (false, false, false);
             for gpu in &mut self.gpus {
                 let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
                 if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
                 {
                     has_data = true;
-                    let is_low =
-                        gpu.baseline.known_utilization().is_some_and(|median| percent < BASELINE_LOW_SHARE * median);
+                    let known = gpu.baseline.known_utilization();
+                    let is_below = |share: f32| known.is_some_and(|median| percent < share * median);
+                    let is_low = is_below(BASELINE_LOW_SHARE);
                     has_low |= is_low;
-                    if !is_low || self.low_minutes >= BASELINE_LOW_MINUTES {
+                    is_in_phase |= is_below(PHASE_LOW_SHARE);
+                    let is_frozen = match self.comparison {
+                        Comparison::None => is_low && self.low_minutes < BASELINE_LOW_MINUTES,
+                        Comparison::Slowed => is_below(SLOWED_LOW_SHARE),
+                        Comparison::Job => known.is_some(),
+                    };
+                    if !is_frozen {
                         gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
                     }
                 }
             }
-            if has_low {
-                self.low_minutes = self.low_minutes.saturating_add(1);
+            self.low_minutes = if has_low { self.low_minutes.saturating_add(1) } else { 0 };
+            if is_in_phase {
+                self.phase_minutes = self.phase_minutes.saturating_add(1);
             } else if has_data {
-                self.phases.add(std::mem::take(&mut self.low_minutes));
+                self.phases.add(std::mem::take(&mut self.phase_minutes));
             } else {
                 // A phase of unknown length does not count.
-                self.low_minutes = 0;
+                self.phase_minutes = 0;
             }
             self.baseline_until = end;
         }
+    }
+
+    /// The median utilisation of its GPUs before, in percent; `None` if it is unknown for most of them. If it works in phases, the
+    /// mean, since the median leaves those of low use out.
+    pub(crate) fn earlier_utilization(&self) -> Option<f32> {
+        let medians: Vec<f32> = self.gpus.iter().filter_map(|gpu| gpu.baseline.known_utilization()).collect();
+        let is_known = !medians.is_empty() && medians.len() * 2 >= self.gpus.len();
+        let Phases { low, usual, .. } = self.phases;
+        let share = if self.works_in_phases() { usual / (low + usual) } else { 1.0 };
+        is_known.then(|| share * medians.iter().sum::<f32>() / medians.len() as f32)
     }
 
     /// Whether it often used its GPUs far less than usual for some minutes and went on by itself: it simulates, evaluates or
