@@ -19,6 +19,7 @@ mod notifications;
 mod nvidia_smi;
 mod probe;
 mod pty;
+mod real_nccl;
 mod schema;
 mod share;
 mod slurm;

@@ -405,11 +405,15 @@ pub(super) fn moves(rank: &RankEvidence) -> Option<String> {
     None
 }
 
+/// The age of a log is read some seconds before the rest of the last reading. A line that is written that soon after the first
+/// reading does not count.
+const LOG_READ_EARLIER: Duration = Duration::from_secs(10);
+
 /// Whether the log of a rank was written between its readings, by more than a line about waiting. Needs the end of the log.
 pub(super) fn log_moves(rank: &RankEvidence) -> bool {
     let Some((log, observed)) = rank.log.as_ref().zip(observed(rank)) else { return false };
     let age = log.age.or_else(|| rank.readings.iter().max_by_key(|reading| reading.at).and_then(|last| last.log_age));
-    age.is_some_and(|age| age < observed) && !log.lines.is_empty() && !only_repeats(&log.lines)
+    age.is_some_and(|age| age + LOG_READ_EARLIER < observed) && !log.lines.is_empty() && !only_repeats(&log.lines)
 }
 
 /// Decimal units, as storage and networks use: `40 MB`.

@@ -6,6 +6,7 @@ use super::activity::{
 use super::evidence::{RankEvidence, RankGpu};
 use super::facts::{Basis, Conclusion, Facts, Sign};
 use super::flight_recorder::{DumpAge, RecordedDifference, at_place, operation_text, sides_text};
+use super::judge::is_alive;
 use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
@@ -107,13 +108,19 @@ fn ras_lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceLine> {
     for (_, named, error) in ras.failed().into_iter().take(MAX_LINES) {
         lines.push(line(source.clone(), format!("rank {} has NCCL error {error}", named.rank), strength(Says::Likely)));
     }
-    for (_, named, absence) in ras.absent().into_iter().take(MAX_LINES) {
-        let words = if absence == RankAbsence::Dead { "is dead" } else { "did not answer in either report" };
+    for (communicator, named, absence) in ras.absent().into_iter().take(MAX_LINES) {
+        let is_wrong = absence == RankAbsence::Dead && is_alive(facts, named, communicator);
+        let words = match absence {
+            _ if is_wrong => "counts as dead but runs: it was stopped, or the network was cut, for a minute or two",
+            RankAbsence::Dead => "is dead",
+            _ => "did not answer in either report",
+        };
         let process = match (named.pid, &named.host) {
             (Some(pid), Some(host)) => format!("process {pid} on {host}, rank {},", named.rank),
             _ => format!("rank {}", named.rank),
         };
-        lines.push(line(source.clone(), format!("{process} {words}"), strength(Says::Likely)));
+        let says = if is_wrong { Says::Nothing } else { strength(Says::Likely) };
+        lines.push(line(source.clone(), format!("{process} {words}"), says));
     }
     let mismatches = ras.mismatches();
     for mismatch in mismatches.iter().take(MAX_LINES) {

@@ -12,7 +12,7 @@ use super::log_lines::LogSign;
 use super::ranks::number_list;
 use super::ras::{CountChange, Mismatch, RasReports};
 use super::verdict::{Culprit, CulpritRank, CulpritReason, Outcome, Verdict};
-use crate::wire::{ProcessState, RankAbsence, SafeText};
+use crate::wire::{Communicator, NamedRank, ProcessState, RankAbsence, SafeText};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -97,10 +97,14 @@ fn nccl_error_name(error: i64) -> &'static str {
     }
 }
 
-/// A rank is dead, or answered in neither report, and the others spin.
+/// A rank is dead, or answered in neither report, and the others spin. RAS takes nobody back: after a stop of a minute or two, or
+/// after the network was cut, both sides call each other dead for good while the job goes on.
 fn absent_rank(facts: &Facts<'_>) -> Option<Conclusion> {
     let ras = facts.ras.as_ref()?;
     let mut absent = ras.absent();
+    absent.retain(|(communicator, named, absence)| {
+        *absence != RankAbsence::Dead || !is_alive(facts, named, communicator)
+    });
     if absent.iter().any(|(_, _, absence)| *absence == RankAbsence::Dead) {
         absent.retain(|(_, _, absence)| *absence == RankAbsence::Dead);
     }
@@ -126,12 +130,24 @@ fn is_stopped(facts: &Facts<'_>, culprit: &CulpritRank) -> bool {
     positions_of(facts, std::slice::from_ref(culprit)).iter().any(|position| state_is_stopped(facts.rank(*position)))
 }
 
+/// Whether the last reading of a rank found its process at work or asleep.
+pub(super) fn is_alive(facts: &Facts<'_>, named: &NamedRank, communicator: &Communicator) -> bool {
+    let rank = facts.ranks.find(named, communicator).map(|position| facts.rank(position));
+    let last = rank.and_then(|rank| rank.readings.last()?.examination.process.as_deref());
+    let state = last.and_then(|process| process.main_thread.as_ref()?.state);
+    state.is_some_and(|state| !is_at_rest(state))
+}
+
+/// Whether a thread in this state does nothing until somebody continues it, or never again.
+fn is_at_rest(state: ProcessState) -> bool {
+    matches!(state, ProcessState::Stopped | ProcessState::Traced | ProcessState::Zombie)
+}
+
 fn state_is_stopped(rank: &RankEvidence) -> bool {
     let state = |reading: &RankReading| {
         reading.examination.process.as_deref().and_then(|process| process.main_thread.as_ref()?.state)
     };
-    let is_stopped = |state| matches!(state, ProcessState::Stopped | ProcessState::Traced | ProcessState::Zombie);
-    twice(rank, state).is_some_and(|it| is_stopped(it.first) && is_stopped(it.last))
+    twice(rank, state).is_some_and(|it| is_at_rest(it.first) && is_at_rest(it.last))
 }
 
 /// PyTorch's watchdog gave up on an operation. It names the ranks of a desynchronisation, else the culprit is the rank that
@@ -304,6 +320,9 @@ fn counts_differ(facts: &Facts<'_>) -> Option<Conclusion> {
     if facts.others(&positions).iter().any(|other| moves(facts.rank(*other)).is_some()) || any_log_moves(facts) {
         return None;
     }
+    if other_path.is_none() && is_majority_behind(facts, &mismatch, &positions) {
+        return Some(few_ahead(&mismatch, is_twice || facts.some_spin(&others)));
+    }
     let is_known = positions.len() == ranks.len() && sides.iter().all(|side| side.names_all_behind());
     let is_idle = positions.iter().all(|position| facts.work[*position] == HostWork::Idle);
     let spins = if ras.is_cut() { facts.all_spin(&others) } else { facts.some_spin(&others) };
@@ -341,6 +360,38 @@ fn counts_differ(facts: &Facts<'_>) -> Option<Conclusion> {
         sentence += "; it waits for requests";
     }
     Some(named(facts, outcome, culprit, sentence, Basis::Ras))
+}
+
+/// Whether most ranks of a communicator are behind, and no stack tells that they do something else than wait: a rank that skips the
+/// making of another communicator goes on alone, while the others wait for it where RAS sees nothing.
+fn is_majority_behind(facts: &Facts<'_>, mismatch: &Mismatch<'_>, positions: &[usize]) -> bool {
+    let may_wait =
+        |position: &usize| matches!(facts.class(*position), None | Some(StackClass::Collective | StackClass::Other));
+    2 * mismatch.behind_count > mismatch.communicator.ranks && positions.iter().any(may_wait)
+}
+
+/// Most ranks are behind: either side may be the cause.
+fn few_ahead(mismatch: &Mismatch<'_>, is_firm: bool) -> Conclusion {
+    let communicator = mismatch.communicator;
+    let elsewhere = || mismatch.behind.iter().copied().chain(&communicator.missing_ranks).map(|named| named.rank);
+    let ahead: Vec<u32> = (0..communicator.size).filter(|rank| elsewhere().all(|other| other != *rank)).collect();
+    let who = match ahead[..] {
+        [_] => format!("rank {}", number_list(&ahead)),
+        _ => format!("ranks {}", number_list(&ahead)),
+    };
+    let (operation, count) = (mismatch.operation_text(), mismatch.behind_count);
+    let sentence = if mismatch.names_all_behind() {
+        format!("ranks took different paths: {who} launched {operation}, which the other {count} never did")
+    } else {
+        format!("ranks took different paths: {count} of {} never launched {operation}", communicator.size)
+    };
+    Conclusion {
+        outcome: if is_firm { Outcome::Likely } else { Outcome::Suspected },
+        culprit: None,
+        positions: Vec::new(),
+        sentence,
+        basis: Basis::Ras,
+    }
 }
 
 /// A text report names the minority: the ranks ahead, not those behind.

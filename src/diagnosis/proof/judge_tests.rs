@@ -630,6 +630,46 @@ fn reports_that_cannot_be_compared_prove_nothing() {
     assert_ne!(judge(&job).outcome, Outcome::Proven);
 }
 
+/// NCCL 2.30.7 after SIGSTOP for 100 s and SIGCONT, asked on the side of the continued process: the others count as dead.
+#[test]
+fn ranks_that_count_as_dead_but_run_are_not_blamed() {
+    let mut job = hanging_job(8);
+    let mut one = communicator(&[("AllReduce", &SAME)]);
+    let dead = |rank| NamedRank { absence: Some(RankAbsence::Dead), count: None, ..named(rank, 0) };
+    (one.ranks, one.missing_ranks) = (5, vec![dead(4), dead(5), dead(6)]);
+    add_reports(&mut job, [one.clone(), one]);
+    let verdict = judge(&job);
+    assert_ne!(reason(&verdict), Some(CulpritReason::Dead), "{verdict:#?}");
+    let line = "NCCL RAS, twice, 60 s apart | process 1004 on 10.0.0.2, rank 4, counts as dead but runs: it was stopped, or the \
+                network was cut, for a minute or two | says: nothing alone";
+    assert!(evidence_text(&verdict).iter().any(|one| one == line), "{:#?}", evidence_text(&verdict));
+    // A zombie does not run.
+    for reading in &mut job.ranks[5].readings {
+        let process = reading.examination.process.as_mut().expect("a process");
+        process.main_thread.as_mut().expect("a thread").state = Some(ProcessState::Zombie);
+    }
+    let culprit = judge(&job).culprit.expect("a culprit");
+    assert_eq!((culprit.reason, culprit.ranks.len()), (CulpritReason::Dead, 1));
+    assert_eq!(culprit.ranks[0].rank, Some(5));
+}
+
+/// NCCL 2.30.7 while rank 3 skips `ncclCommSplit`, in which the others wait: RAS does not know the new communicator.
+#[test]
+fn most_ranks_behind_one_that_went_on_are_not_blamed() {
+    let mut job = with_counts(hanging_job(4), &[("AllReduce", &[0, 0, 0, 3])]);
+    for rank in &mut job.ranks[..3] {
+        sleeps(rank, &["new_group@distributed_c10d.py:4870"]);
+    }
+    let text = "ranks took different paths: rank 3 launched AllReduce 1 to 3, which the other 3 never did";
+    assert_eq!(check(&without_stacks(job.clone()), Outcome::Likely, text).culprit, None);
+    // Stacks show that they do something else than wait for other ranks.
+    for rank in &mut job.ranks[..3] {
+        sleeps(rank, &["load_batch@/home/ann/data.py:211", "main@train.py:119"]);
+    }
+    let verdict = judge(&job);
+    assert_eq!((verdict.outcome, reason(&verdict)), (Outcome::Proven, Some(CulpritReason::Behind)), "{verdict:#?}");
+}
+
 #[test]
 fn a_text_report_that_names_the_minority_ahead_blames_nobody() {
     let mut job = hanging_job(8);

@@ -18,6 +18,8 @@ mod text;
 
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod record_tests;
 
 pub(super) use gate::{ConfigurationFile, RasTarget};
 pub(super) use query::read_report;

@@ -260,7 +260,13 @@ fn receive(
         Reader::Json(json) => json.finish(),
         Reader::Text(text) => text.finish(),
     };
-    reduced.ok_or_else(ended)
+    match reduced {
+        Some(reduced) if reduced.is_damaged => Err(refusal(
+            "the report of NCCL RAS contradicts itself, a known fault (NVIDIA/nccl#1762)",
+            "use NCCL 2.29.2 or newer (PyTorch 2.12)",
+        )),
+        reduced => reduced.ok_or_else(ended),
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ pub(super) struct Reduced {
     pub(super) report: RasReport,
     /// It names the wanted process.
     pub(super) has_process: bool,
+    /// It contradicts itself: NCCL 2.26.2 to 2.28.9 read beyond the end of a buffer for a report of several communicators of which
+    /// one lacks a rank, and then invent communicators and leave others out (NVIDIA/nccl#1762).
+    pub(super) is_damaged: bool,
     /// Number of processes of the job on each of its hosts, if the report says so. Only text reports do.
     pub(super) processes_per_host: Option<u32>,
 }
@@ -31,12 +34,13 @@ pub(super) struct Reduction {
     pub(super) report: RasReport,
     wanted_pid: u32,
     has_process: bool,
+    pub(super) is_damaged: bool,
 }
 
 impl Reduction {
     pub(super) fn new(wanted_pid: u32, is_json: bool) -> Self {
         let report = RasReport { is_json, ..RasReport::default() };
-        Self { report, wanted_pid, has_process: false }
+        Self { report, wanted_pid, has_process: false, is_damaged: false }
     }
 
     /// Notes a process that the report names.
@@ -83,7 +87,8 @@ impl Reduction {
                 cut(&mut operation.named, &mut operation.named_left_out);
             }
         }
-        Reduced { report: self.report, has_process: self.has_process, processes_per_host }
+        let Self { report, has_process, is_damaged, .. } = self;
+        Reduced { report, has_process, is_damaged, processes_per_host }
     }
 }
 

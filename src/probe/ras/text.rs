@@ -273,6 +273,7 @@ impl TextReader {
             else {
                 return;
             };
+            self.reduction.is_damaged |= size == 0;
             if self.groups.len() < MAX_GROUPS {
                 let status = Status::parse(status);
                 self.groups.push(Group { number: group, communicators, size, status, named: 0 });
