@@ -16,7 +16,7 @@ use super::{
     UnusedReason, not_judged,
 };
 use crate::config::Thresholds;
-use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, Moment, ProcessKey, distributed_jobs};
+use crate::fleet::{DistributedJob, Fleet, GpuState, Host, HostId, JobKey, Moment, ProcessKey, distributed_jobs};
 use crate::wire::SafeText;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -117,7 +117,23 @@ impl Engine {
         conditions.apply_notification_state(&self.notification_state);
         conditions.publish(transitions);
         freeze_baselines(&conditions, diagnosis, limits.input_stall.earlier as f32);
+        self.freeze_peers(diagnosis);
         diagnosis.conditions = conditions;
+    }
+
+    /// Keeps the baselines of jobs whose part on another host is compared with them.
+    fn freeze_peers(&self, diagnosis: &mut HostDiagnosis) {
+        for job in &mut diagnosis.jobs {
+            let group = job.group.and_then(|group| self.groups.get(group as usize));
+            let is_compared = |(host, key): &(HostId, JobKey)| {
+                let conditions = self.hosts.get(host.0 as usize).map(|diagnosis| &diagnosis.conditions);
+                let target = FindingTarget::Job(key.clone());
+                conditions.is_some_and(|conditions| conditions.active_finding(RuleId::GpuImbalance, &target).is_some())
+            };
+            if group.is_some_and(|group| group.parts.iter().any(is_compared)) {
+                job.comparison = job.comparison.max(Comparison::Pending);
+            }
+        }
     }
 
     /// Ends the snoozes that last until the finding changes, for the findings that changed.
@@ -550,21 +566,25 @@ fn freeze_baselines(conditions: &Conditions, diagnosis: &mut HostDiagnosis, earl
     for job in &mut diagnosis.jobs {
         job.comparison = Comparison::None;
     }
-    for (rule, target, _) in conditions.active() {
+    for (rule, target, phase) in conditions.active() {
         let comparison = match (rule, &target) {
             (RuleId::GpuShared | RuleId::HostOverloaded, _) => Comparison::Slowed,
-            (_, FindingTarget::Job(_)) if rule.compares_a_job_with_its_past() => Comparison::Job,
+            (_, FindingTarget::Job(_)) if rule.compares_a_job_with_its_past() => match phase {
+                FindingPhase::Clear | FindingPhase::Pending => Comparison::Pending,
+                FindingPhase::Firing | FindingPhase::Resolving => Comparison::Firing,
+            },
             _ => continue,
         };
         for job in &mut diagnosis.jobs {
             let is_about = match &target {
                 FindingTarget::Job(key) => job.key == *key,
                 FindingTarget::Gpu(identity) => job.gpus.iter().any(|gpu| gpu.identity == *identity),
-                _ => true,
+                FindingTarget::Host => true,
+                FindingTarget::Mount(_) | FindingTarget::Xid(..) | FindingTarget::Named(_) => false,
             };
             let is_compared = rule != RuleId::InputStall || job.earlier_utilization() >= Some(earlier);
-            if is_about && is_compared && job.comparison != Comparison::Job {
-                job.comparison = comparison;
+            if is_about && is_compared {
+                job.comparison = job.comparison.max(comparison);
             }
         }
     }

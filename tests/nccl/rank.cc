@@ -2,7 +2,7 @@
 //
 //   rank [options] FILE
 //
-// FILE carries the ncclUniqueId from rank 0 to the others; its folder must exist.
+// FILE carries the ncclUniqueId from rank 0 to the others; its folder must exist, and it must not.
 // RANK, WORLD_SIZE and LOCAL_RANK are read from the environment, as torchrun sets
 // them. The rank launches one all-reduce a step. It never ends by itself: after
 // its last step it sleeps, as a rank that hangs in its data loader would. It ends
@@ -120,9 +120,12 @@ int main(int argc, char** argv) {
   constexpr size_t kCount = 1024;
   float *from, *to;
   cudaStream_t stream;
-  cudaMalloc(reinterpret_cast<void**>(&from), kCount * sizeof(float));
-  cudaMalloc(reinterpret_cast<void**>(&to), kCount * sizeof(float) * worldSize);
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (cudaMalloc(reinterpret_cast<void**>(&from), kCount * sizeof(float)) != cudaSuccess ||
+      cudaMalloc(reinterpret_cast<void**>(&to), kCount * sizeof(float) * worldSize) != cudaSuccess ||
+      cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) {
+    fprintf(stderr, "rank: the fake CUDA gave no memory or no stream\n");
+    return 1;
+  }
   printf("rank %d ready\n", rank);
   fflush(stdout);
   for (long step = 0; step < steps; step++) {

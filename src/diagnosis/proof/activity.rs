@@ -405,8 +405,8 @@ pub(super) fn moves(rank: &RankEvidence) -> Option<String> {
     None
 }
 
-/// The age of a log is read some seconds before the rest of the last reading. A line that is written that soon after the first
-/// reading does not count.
+/// The age of a log is read some seconds before the rest of the last reading. A line written up to so long after the first reading
+/// does not count.
 const LOG_READ_EARLIER: Duration = Duration::from_secs(10);
 
 /// Whether the log of a rank was written between its readings, by more than a line about waiting. Needs the end of the log.

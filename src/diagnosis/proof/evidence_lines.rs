@@ -6,14 +6,13 @@ use super::activity::{
 use super::evidence::{RankEvidence, RankGpu};
 use super::facts::{Basis, Conclusion, Facts, Sign};
 use super::flight_recorder::{DumpAge, RecordedDifference, at_place, operation_text, sides_text};
-use super::judge::is_alive;
 use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
 use super::verdict::{EvidenceLine, Missing, Outcome, Says};
 use crate::wire::{
-    ExaminationPart, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, ProcessExamination, RankAbsence, RanksAtCount, SafeText,
-    WITHOUT_NCCL,
+    ExaminationPart, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, ProcessExamination, ProcessState, RankAbsence, RanksAtCount,
+    SafeText, WITHOUT_NCCL,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -109,10 +108,13 @@ fn ras_lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceLine> {
         lines.push(line(source.clone(), format!("rank {} has NCCL error {error}", named.rank), strength(Says::Likely)));
     }
     for (communicator, named, absence) in ras.absent().into_iter().take(MAX_LINES) {
-        let is_wrong = absence == RankAbsence::Dead && is_alive(facts, named, communicator);
-        let words = match absence {
+        let state = facts.state_of(named, communicator);
+        let is_wrong = absence == RankAbsence::Dead
+            && matches!(state, Some(ProcessState::Running | ProcessState::Sleeping | ProcessState::DiskSleep));
+        let words = match (absence, state) {
             _ if is_wrong => "counts as dead but runs: it was stopped, or the network was cut, for a minute or two",
-            RankAbsence::Dead => "is dead",
+            (RankAbsence::Dead, Some(ProcessState::Stopped | ProcessState::Traced)) => "counts as dead: it is stopped",
+            (RankAbsence::Dead, _) => "is dead",
             _ => "did not answer in either report",
         };
         let process = match (named.pid, &named.host) {

@@ -10,7 +10,7 @@ use super::ranks::Ranks;
 use super::ras::{CountChange, RasReports};
 use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome};
 use crate::fleet::HostId;
-use crate::wire::{LinkReading, SafeText};
+use crate::wire::{Communicator, LinkReading, NamedRank, ProcessState, SafeText};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -139,6 +139,13 @@ impl<'a> Facts<'a> {
         let dumps = Dumps::new(&ranks, evidence);
         let signs = signs(&ranks);
         Self { evidence, ranks, gpus, work, ras, dumps, signs }
+    }
+
+    /// The state of the main thread of a rank that NCCL RAS names, from the last reading of its process; `None` if it was not read.
+    pub(super) fn state_of(&self, named: &NamedRank, communicator: &Communicator) -> Option<ProcessState> {
+        let rank = self.rank(self.ranks.find(named, communicator)?);
+        let process = rank.readings.iter().rev().find_map(|reading| reading.examination.process.as_deref())?;
+        process.main_thread.as_ref()?.state
     }
 
     /// The readings of a rank.

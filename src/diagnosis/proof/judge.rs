@@ -11,7 +11,7 @@ use super::flight_recorder::{DumpAge, RecordedDifference, operation_text, sides_
 use super::log_lines::LogSign;
 use super::ranks::number_list;
 use super::ras::{CountChange, Mismatch, RasReports};
-use super::verdict::{Culprit, CulpritRank, CulpritReason, Outcome, Verdict};
+use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome, Verdict};
 use crate::wire::{Communicator, NamedRank, ProcessState, RankAbsence, SafeText};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,24 +97,34 @@ fn nccl_error_name(error: i64) -> &'static str {
     }
 }
 
-/// A rank is dead, or answered in neither report, and the others spin. RAS takes nobody back: after a stop of a minute or two, or
-/// after the network was cut, both sides call each other dead for good while the job goes on.
+/// A rank is dead, or answered in neither report, and the others spin. For RAS a process stays dead: after a stop of a minute or two,
+/// or after the network was cut, both sides call each other dead while the job goes on.
 fn absent_rank(facts: &Facts<'_>) -> Option<Conclusion> {
     let ras = facts.ras.as_ref()?;
-    let mut absent = ras.absent();
-    absent.retain(|(communicator, named, absence)| {
-        *absence != RankAbsence::Dead || !is_alive(facts, named, communicator)
+    let state = |(communicator, named): (&Communicator, &NamedRank)| facts.state_of(named, communicator);
+    let absent = ras.absent().into_iter().filter_map(|(communicator, named, absence)| {
+        let absence = match state((communicator, named)).filter(|_| absence == RankAbsence::Dead) {
+            Some(ProcessState::Running | ProcessState::Sleeping | ProcessState::DiskSleep) => return None,
+            Some(ProcessState::Stopped | ProcessState::Traced) => RankAbsence::Unresponsive,
+            _ => absence,
+        };
+        Some((communicator, named, absence))
     });
+    let mut absent: Vec<_> = absent.collect();
     if absent.iter().any(|(_, _, absence)| *absence == RankAbsence::Dead) {
         absent.retain(|(_, _, absence)| *absence == RankAbsence::Dead);
     }
     let (_, _, absence) = absent.first()?;
+    let is_stopped_now = absent.iter().any(|(communicator, named, _)| {
+        matches!(state((communicator, named)), Some(ProcessState::Stopped | ProcessState::Traced))
+    });
     let ranks =
         absent.iter().map(|(communicator, named, _)| facts.ranks.culprit_of(named, communicator, ras.largest()));
     let ranks = unique(ranks.collect());
     let others = facts.others(&positions_of(facts, &ranks));
     let (reason, text) = match absence {
         RankAbsence::Dead => (CulpritReason::Dead, "is dead"),
+        _ if is_stopped_now => (CulpritReason::Unresponsive, "is stopped"),
         _ if ranks.iter().any(|rank| is_stopped(facts, rank)) => (CulpritReason::Unresponsive, "is stopped"),
         _ => (CulpritReason::Unresponsive, "does not answer"),
     };
@@ -130,24 +140,12 @@ fn is_stopped(facts: &Facts<'_>, culprit: &CulpritRank) -> bool {
     positions_of(facts, std::slice::from_ref(culprit)).iter().any(|position| state_is_stopped(facts.rank(*position)))
 }
 
-/// Whether the last reading of a rank found its process at work or asleep.
-pub(super) fn is_alive(facts: &Facts<'_>, named: &NamedRank, communicator: &Communicator) -> bool {
-    let rank = facts.ranks.find(named, communicator).map(|position| facts.rank(position));
-    let last = rank.and_then(|rank| rank.readings.last()?.examination.process.as_deref());
-    let state = last.and_then(|process| process.main_thread.as_ref()?.state);
-    state.is_some_and(|state| !is_at_rest(state))
-}
-
-/// Whether a thread in this state does nothing until somebody continues it, or never again.
-fn is_at_rest(state: ProcessState) -> bool {
-    matches!(state, ProcessState::Stopped | ProcessState::Traced | ProcessState::Zombie)
-}
-
 fn state_is_stopped(rank: &RankEvidence) -> bool {
     let state = |reading: &RankReading| {
         reading.examination.process.as_deref().and_then(|process| process.main_thread.as_ref()?.state)
     };
-    twice(rank, state).is_some_and(|it| is_at_rest(it.first) && is_at_rest(it.last))
+    let is_stopped = |state| matches!(state, ProcessState::Stopped | ProcessState::Traced | ProcessState::Zombie);
+    twice(rank, state).is_some_and(|it| is_stopped(it.first) && is_stopped(it.last))
 }
 
 /// PyTorch's watchdog gave up on an operation. It names the ranks of a desynchronisation, else the culprit is the rank that
@@ -320,9 +318,6 @@ fn counts_differ(facts: &Facts<'_>) -> Option<Conclusion> {
     if facts.others(&positions).iter().any(|other| moves(facts.rank(*other)).is_some()) || any_log_moves(facts) {
         return None;
     }
-    if other_path.is_none() && is_majority_behind(facts, &mismatch, &positions) {
-        return Some(few_ahead(&mismatch, is_twice || facts.some_spin(&others)));
-    }
     let is_known = positions.len() == ranks.len() && sides.iter().all(|side| side.names_all_behind());
     let is_idle = positions.iter().all(|position| facts.work[*position] == HostWork::Idle);
     let spins = if ras.is_cut() { facts.all_spin(&others) } else { facts.some_spin(&others) };
@@ -331,6 +326,10 @@ fn counts_differ(facts: &Facts<'_>) -> Option<Conclusion> {
     let may_rest =
         facts.evidence.serves_models && classes().any(|class| class.is_none_or(|it| it == StackClass::Requests));
     let rests = facts.evidence.serves_models && classes().any(|class| class == Some(StackClass::Requests));
+    let are_all_seen = positions.len() == ranks.len();
+    if other_path.is_none() && !rests && is_majority_behind(facts, &mismatch, &positions, are_all_seen) {
+        return Some(few_ahead(&mismatch, is_twice || spins));
+    }
     let outcome = if rests || (!is_twice && !spins) {
         Outcome::Suspected
     } else if is_twice && is_known && is_idle && spins && !may_rest && !facts.some_progress(&others) {
@@ -362,26 +361,33 @@ fn counts_differ(facts: &Facts<'_>) -> Option<Conclusion> {
     Some(named(facts, outcome, culprit, sentence, Basis::Ras))
 }
 
-/// Whether most ranks of a communicator are behind, and no stack tells that they do something else than wait: a rank that skips the
-/// making of another communicator goes on alone, while the others wait for it where RAS sees nothing.
-fn is_majority_behind(facts: &Facts<'_>, mismatch: &Mismatch<'_>, positions: &[usize]) -> bool {
+/// Whether most ranks of a communicator are behind, and they may wait for other ranks: a rank that skips the creation of another
+/// communicator goes on alone, while the others wait for it where RAS sees nothing. Their stacks may show that they do something else.
+fn is_majority_behind(facts: &Facts<'_>, mismatch: &Mismatch<'_>, positions: &[usize], are_all_seen: bool) -> bool {
     let may_wait =
         |position: &usize| matches!(facts.class(*position), None | Some(StackClass::Collective | StackClass::Other));
-    2 * mismatch.behind_count > mismatch.communicator.ranks && positions.iter().any(may_wait)
+    2 * u64::from(mismatch.behind_count) > u64::from(mismatch.communicator.ranks)
+        && (!are_all_seen || positions.iter().any(may_wait))
 }
 
-/// Most ranks are behind: either side may be the cause.
+/// Most ranks are behind: either side may be the cause. The ranks ahead are named if the report leaves no doubt who they are.
 fn few_ahead(mismatch: &Mismatch<'_>, is_firm: bool) -> Conclusion {
     let communicator = mismatch.communicator;
-    let elsewhere = || mismatch.behind.iter().copied().chain(&communicator.missing_ranks).map(|named| named.rank);
-    let ahead: Vec<u32> = (0..communicator.size).filter(|rank| elsewhere().all(|other| other != *rank)).collect();
-    let who = match ahead[..] {
-        [_] => format!("rank {}", number_list(&ahead)),
-        _ => format!("ranks {}", number_list(&ahead)),
-    };
     let (operation, count) = (mismatch.operation_text(), mismatch.behind_count);
-    let sentence = if mismatch.names_all_behind() {
-        format!("ranks took different paths: {who} launched {operation}, which the other {count} never did")
+    let named = mismatch.behind.len() + communicator.missing_ranks.len();
+    let ahead_count = u64::from(communicator.size).saturating_sub(named as u64);
+    let counts = mismatch.operation.counts.iter().filter(|it| it.ranks > 0).count();
+    let is_known = mismatch.names_all_behind()
+        && counts == 2
+        && mismatch.operation.left_out == 0
+        && communicator.missing_left_out == 0
+        && (1..=MAX_CULPRIT_RANKS as u64).contains(&ahead_count);
+    let sentence = if is_known {
+        let elsewhere = || mismatch.behind.iter().copied().chain(&communicator.missing_ranks).map(|named| named.rank);
+        let ahead: Vec<u32> = (0..communicator.size).filter(|rank| elsewhere().all(|other| other != *rank)).collect();
+        let word = if ahead.len() == 1 { "rank" } else { "ranks" };
+        let who = number_list(&ahead);
+        format!("ranks took different paths: {word} {who} launched {operation}, which the other {count} never did")
     } else {
         format!("ranks took different paths: {count} of {} never launched {operation}", communicator.size)
     };

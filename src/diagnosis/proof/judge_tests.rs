@@ -643,6 +643,16 @@ fn ranks_that_count_as_dead_but_run_are_not_blamed() {
     let line = "NCCL RAS, twice, 60 s apart | process 1004 on 10.0.0.2, rank 4, counts as dead but runs: it was stopped, or the \
                 network was cut, for a minute or two | says: nothing alone";
     assert!(evidence_text(&verdict).iter().any(|one| one == line), "{:#?}", evidence_text(&verdict));
+    // A stopped process can be continued.
+    for reading in &mut job.ranks[4].readings {
+        let process = reading.examination.process.as_mut().expect("a process");
+        process.main_thread.as_mut().expect("a thread").state = Some(ProcessState::Stopped);
+    }
+    let verdict = judge(&job);
+    assert_eq!(reason(&verdict), Some(CulpritReason::Unresponsive));
+    assert!(verdict.sentence.contains("is stopped"), "{}", verdict.sentence);
+    let line = "NCCL RAS, twice, 60 s apart | process 1004 on 10.0.0.2, rank 4, counts as dead: it is stopped | proven";
+    assert!(evidence_text(&verdict).iter().any(|one| one == line), "{:#?}", evidence_text(&verdict));
     // A zombie does not run.
     for reading in &mut job.ranks[5].readings {
         let process = reading.examination.process.as_mut().expect("a process");
@@ -662,6 +672,24 @@ fn most_ranks_behind_one_that_went_on_are_not_blamed() {
     }
     let text = "ranks took different paths: rank 3 launched AllReduce 1 to 3, which the other 3 never did";
     assert_eq!(check(&without_stacks(job.clone()), Outcome::Likely, text).culprit, None);
+    // Nobody watches their host.
+    let mut unseen = job.clone();
+    unseen.ranks.drain(..3);
+    add_reports(&mut unseen, [0, 0].map(|_| communicator(&[("AllReduce", &[0, 0, 0, 3])])));
+    check(&unseen, Outcome::Likely, text);
+    // Ranks at other counts, or a report that does not name all of them.
+    let counts = "ranks took different paths: 3 of 5 never launched AllReduce 1 to 3";
+    let several = without_stacks(with_counts(hanging_job(5), &[("AllReduce", &[0, 0, 0, 2, 3])]));
+    assert_eq!(check(&several, Outcome::Likely, counts).culprit, None);
+    let mut huge = without_stacks(job.clone());
+    reports(&mut huge).for_each(|one| (one.size, one.operations[0].counts[1].ranks) = (u32::MAX, u32::MAX - 1));
+    assert_eq!(judge(&huge).culprit, None);
+    let two = without_stacks(with_counts(hanging_job(5), &[("AllReduce", &[0, 0, 0, 3, 3])]));
+    check(
+        &two,
+        Outcome::Likely,
+        "ranks took different paths: ranks 3, 4 launched AllReduce 1 to 3, which the other 3 never did",
+    );
     // Stacks show that they do something else than wait for other ranks.
     for rank in &mut job.ranks[..3] {
         sleeps(rank, &["load_batch@/home/ann/data.py:211", "main@train.py:119"]);

@@ -200,7 +200,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
             }
         };
         let sentence = format!(
-            "{gpus} {were} busy for {mean:.0} % of the last 10 min (median before: {earlier:.0} %): {} waits for data, {why}",
+            "{gpus} {were} busy for {mean:.0} % of the last 10 min (before: {earlier:.0} %): {} waits for data, {why}",
             context.format_job(job),
         );
         context.job_details(job, sentence, next).with_figures(format!("{mean:.0} % busy, was {earlier:.0} %"))

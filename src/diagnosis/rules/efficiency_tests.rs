@@ -425,8 +425,8 @@ fn a_host_that_falls_behind_the_others_of_its_job_is_info() {
 
 #[test]
 fn a_host_that_starves_for_25_minutes_while_the_others_draw_less_power_warns() {
-    let severity = |watts: f32, dips: bool| {
-        let tester = on_three_hosts_for(340, 1850, "--rdzv-endpoint=hgx-01:29500", |id, step, gpu| {
+    let severity_after = |steps: usize, watts: f32, dips: bool| {
+        let tester = on_three_hosts_for(steps, 1850, "--rdzv-endpoint=hgx-01:29500", |id, step, gpu| {
             let is_checkpoint = dips && step % 120 < 4;
             gpu.utilization_percent = Some(match (step < 120, id) {
                 (true, _) => 95,
@@ -440,7 +440,9 @@ fn a_host_that_starves_for_25_minutes_while_the_others_draw_less_power_warns() {
         });
         tester.firing().into_iter().find(|(rule, _)| *rule == "gpu-imbalance")
     };
+    let severity = |watts: f32, dips: bool| severity_after(340, watts, dips);
     assert_eq!(severity(200.0, false), Some(("gpu-imbalance", "warn")));
+    assert_eq!(severity_after(2000, 235.0, false), Some(("gpu-imbalance", "warn")), "low power does not become usual");
     assert_eq!(severity(200.0, true), Some(("gpu-imbalance", "warn")), "checkpoints interrupt it");
     assert_eq!(severity(300.0, false), Some(("gpu-imbalance", "info")), "they work as hard as before");
 }

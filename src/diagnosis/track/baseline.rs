@@ -71,8 +71,8 @@ impl Baseline {
     }
 
     /// Whether `seconds` at this power must not become the past with which a hang is compared: on a board without a limit, a
-    /// hang differs from work by its power alone, and on others by that and by a memory at rest. After six hours the low power is
-    /// the new normal.
+    /// hang differs from work by its power alone, and on others by that and by a memory at rest. After six hours without
+    /// a finding about it, the low power is the new normal.
     pub(super) fn is_far_below(&mut self, watts: f32, seconds: f32) -> bool {
         let median = self.median_power().filter(|_| self.power_seconds() >= STILL_HISTORY_SECONDS);
         let is_low = median.is_some_and(|median| watts < FAR_BELOW_SHARE * median);

@@ -17,13 +17,14 @@ const ACCESSED_PERCENT: u8 = 5;
 /// A minute with less than this share of the median utilisation does not enter the baseline: a stall must not become the
 /// past with which it is compared. After [`BASELINE_LOW_MINUTES`] of them in a row they are the new normal.
 const BASELINE_LOW_SHARE: f32 = 0.5;
-/// That share while other jobs or an overloaded host slow the job down, as in the rules that report it.
+/// That share while other jobs or an overloaded host slow the job down: above it, no rule reports that.
 const SLOWED_LOW_SHARE: f32 = 0.75;
 /// The utilisation at most, in percent, of a job that is quiet.
 const QUIET_PERCENT: u8 = 5;
 /// A quiet time or a wait shorter than this, in seconds, is not remembered.
 const MIN_PAUSE: f64 = 60.0;
-/// A minute with this share of the median utilisation ends a phase of low use: a minute of work may fall into two minutes.
+/// A minute in which all GPUs are below this share of their median utilisation is part of a phase of low use. It is lower than
+/// [`BASELINE_LOW_SHARE`], since a minute of work may be split over two of them.
 const PHASE_LOW_SHARE: f32 = 0.35;
 /// The least number of phases of low use after which a job counts as one that works in phases, and their share of all minutes.
 const LEAST_PHASES: u8 = 3;
@@ -96,31 +97,43 @@ struct Phases {
     /// The minutes of these phases, and those as usual.
     low: f32,
     usual: f32,
+    /// The sum over the minutes of these phases of the utilisation divided by its median.
+    used: f32,
 }
 
 impl Phases {
-    /// Adds a minute as usual after a phase of this many minutes.
-    fn add(&mut self, low_minutes: u32) {
-        if (1..=MAX_PHASE_MINUTES).contains(&low_minutes) {
+    /// Adds a minute as usual after a phase.
+    fn add(&mut self, phase: Phase) {
+        if (1..=MAX_PHASE_MINUTES).contains(&phase.minutes) {
             self.count = self.count.saturating_add(1);
-            self.low += low_minutes as f32;
+            self.low += phase.minutes as f32;
+            self.used += phase.used;
         }
         self.usual += 1.0;
         if self.low + self.usual > COUNTED_MINUTES {
-            (self.low, self.usual) = (self.low / 2.0, self.usual / 2.0);
+            (self.low, self.usual, self.used) = (self.low / 2.0, self.usual / 2.0, self.used / 2.0);
         }
     }
 }
 
-/// Whether a finding that compares a job with its past is pending or firing. Such a finding must not become the past with which
-/// it is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A phase of low use that has not ended.
+#[derive(Debug, Clone, Copy, Default)]
+struct Phase {
+    minutes: u32,
+    /// As [`Phases::used`].
+    used: f32,
+}
+
+/// Which findings that compare a job with its past last. Such a finding must not become the past with which it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Comparison {
     None,
     /// Other jobs or an overloaded host may slow the job down: its slow minutes do not enter the baseline.
     Slowed,
-    /// The finding is about the job: nothing enters the baseline.
-    Job,
+    /// A finding about the job is pending: once the utilisation and the power at work are known, they stay as they are.
+    Pending,
+    /// A finding about the job fires: its phases stay as they are, too.
+    Firing,
 }
 
 /// One job on one host.
@@ -196,8 +209,7 @@ pub(crate) struct JobTrack {
     loading_cores: f64,
     /// The number of minutes in a row that did not enter the baseline.
     low_minutes: u32,
-    /// The number of minutes in a row in a phase of low use.
-    phase_minutes: u32,
+    phase: Phase,
     phases: Phases,
     /// When a process last did work on the host that the others may wait for.
     pub(crate) host_work_at: Option<f64>,
@@ -273,7 +285,7 @@ impl JobTrack {
             healthy_cores: None,
             loading_cores: 0.0,
             low_minutes: 0,
-            phase_minutes: 0,
+            phase: Phase::default(),
             phases: Phases::default(),
             host_work_at: None,
             busier_at: None,
@@ -381,7 +393,8 @@ impl JobTrack {
             let is_work = gpu.is_exclusive && activity >= 50 && !is_still && track.power.is_none_or(is_healthy);
             let memory = track.memory_utilization.map(f32::from).zip(gpu.baseline.mean_memory_utilization());
             let does_memory_rest = memory.is_some_and(|(now, earlier)| now < earlier / 4.0);
-            let is_frozen = self.comparison == Comparison::Job && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
+            let is_frozen =
+                self.comparison >= Comparison::Pending && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
             let is_kept = !is_frozen
                 && match track.power.filter(|_| track.limit.is_none() || does_memory_rest) {
                     Some(power) if is_work => !gpu.baseline.is_far_below(power, dt as f32),
@@ -593,54 +606,62 @@ impl JobTrack {
         self.baseline_until = self.baseline_until.max(t - REACH_SECONDS);
         while t - self.baseline_until >= BASELINE_DELAY {
             let (begin, end) = (self.baseline_until, self.baseline_until + 60.0);
-            let (mut has_low, mut is_in_phase, mut has_data) = (false, false, false);
+            let mut has_low = false;
+            // The GPUs with a reading, those of them with a median, and the sum of their utilisation divided by it.
+            let (mut read, mut known, mut used, mut is_in_phase) = (0, 0, 0.0, true);
             for gpu in &mut self.gpus {
                 let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
-                if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
-                {
-                    has_data = true;
-                    let known = gpu.baseline.known_utilization();
-                    let is_below = |share: f32| known.is_some_and(|median| percent < share * median);
-                    let is_low = is_below(BASELINE_LOW_SHARE);
-                    has_low |= is_low;
-                    is_in_phase |= is_below(PHASE_LOW_SHARE);
-                    let is_frozen = match self.comparison {
-                        Comparison::None => is_low && self.low_minutes < BASELINE_LOW_MINUTES,
-                        Comparison::Slowed => is_below(SLOWED_LOW_SHARE),
-                        Comparison::Job => known.is_some(),
-                    };
-                    if !is_frozen {
-                        gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
-                    }
+                let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
+                else {
+                    continue;
+                };
+                read += 1;
+                let median = gpu.baseline.known_utilization();
+                if let Some(share) = median.filter(|median| *median > 0.0).map(|median| percent / median) {
+                    known += 1;
+                    used += share;
+                    is_in_phase &= share < PHASE_LOW_SHARE;
+                }
+                let is_below = |share: f32| median.is_some_and(|median| percent < share * median);
+                let is_low = is_below(BASELINE_LOW_SHARE);
+                has_low |= is_low;
+                let is_frozen = match self.comparison {
+                    Comparison::None => is_low && self.low_minutes < BASELINE_LOW_MINUTES,
+                    Comparison::Slowed => is_below(SLOWED_LOW_SHARE),
+                    Comparison::Pending | Comparison::Firing => median.is_some(),
+                };
+                if !is_frozen {
+                    gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
                 }
             }
             self.low_minutes = if has_low { self.low_minutes.saturating_add(1) } else { 0 };
-            if is_in_phase {
-                self.phase_minutes = self.phase_minutes.saturating_add(1);
-            } else if has_data {
-                self.phases.add(std::mem::take(&mut self.phase_minutes));
+            if read == 0 || self.comparison == Comparison::Firing {
+                // The length of this phase is not known.
+                self.phase = Phase::default();
+            } else if known > 0 && is_in_phase {
+                self.phase.minutes = self.phase.minutes.saturating_add(1);
+                self.phase.used += used / known as f32;
             } else {
-                // A phase of unknown length does not count.
-                self.phase_minutes = 0;
+                self.phases.add(std::mem::take(&mut self.phase));
             }
             self.baseline_until = end;
         }
     }
 
-    /// The median utilisation of its GPUs before, in percent; `None` if it is unknown for most of them. If it works in phases, the
-    /// mean, since the median leaves those of low use out.
+    /// The median utilisation of its GPUs before, in percent; `None` if it is unknown for most of them. If the job works in phases,
+    /// their mean over these phases as well, since the median is that of the other minutes.
     pub(crate) fn earlier_utilization(&self) -> Option<f32> {
         let medians: Vec<f32> = self.gpus.iter().filter_map(|gpu| gpu.baseline.known_utilization()).collect();
         let is_known = !medians.is_empty() && medians.len() * 2 >= self.gpus.len();
-        let Phases { low, usual, .. } = self.phases;
-        let share = if self.works_in_phases() { usual / (low + usual) } else { 1.0 };
+        let Phases { low, usual, used, .. } = self.phases;
+        let share = if self.works_in_phases() { (usual + used) / (low + usual) } else { 1.0 };
         is_known.then(|| share * medians.iter().sum::<f32>() / medians.len() as f32)
     }
 
     /// Whether it often used its GPUs far less than usual for some minutes and went on by itself: it simulates, evaluates or
     /// prepares data in between.
     pub(crate) fn works_in_phases(&self) -> bool {
-        let Phases { count, low, usual } = self.phases;
+        let Phases { count, low, usual, .. } = self.phases;
         count >= LEAST_PHASES && low >= PHASES_SHARE * (low + usual)
     }
 

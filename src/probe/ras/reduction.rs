@@ -21,8 +21,8 @@ pub(super) struct Reduced {
     pub(super) report: RasReport,
     /// It names the wanted process.
     pub(super) has_process: bool,
-    /// It contradicts itself: NCCL 2.26.2 to 2.28.9 read beyond the end of a buffer for a report of several communicators of which
-    /// one lacks a rank, and then invent communicators and leave others out (NVIDIA/nccl#1762).
+    /// It contradicts itself: NCCL 2.26.2 to 2.28.9 may read beyond the end of a buffer for a report of several communicators of which
+    /// one lacks a rank. Text then has invented communicators without ranks, and leaves others out (NVIDIA/nccl#1762).
     pub(super) is_damaged: bool,
     /// Number of processes of the job on each of its hosts, if the report says so. Only text reports do.
     pub(super) processes_per_host: Option<u32>,
@@ -50,6 +50,9 @@ impl Reduction {
 
     /// Adds a communicator: those with a fault come first, then the largest.
     pub(super) fn add(&mut self, mut communicator: Communicator) {
+        let missing = communicator.missing_left_out as usize + communicator.missing_ranks.len();
+        // The size that a text report gives may belong to a row of its table that was left out.
+        self.is_damaged |= self.report.is_json && (communicator.size == 0 || missing > communicator.size as usize);
         for operation in &mut communicator.operations {
             if operation.counts.len() < 2 {
                 operation.named = Vec::new();
