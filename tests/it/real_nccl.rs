@@ -112,7 +112,7 @@ fn why_names_the_rank_of_real_nccl_that_launches_nothing_more() {
     assert_eq!(evidence, "AllReduce: 3 ranks at 24, rank 3 at 20, none moved", "{report:#}");
 }
 
-/// Without a question: the job was seen at work, and this NCCL is safe to query. The rank that is behind waits in another kernel.
+/// No user asks for it: the job was seen at work, and this NCCL is safe to query. The rank that is behind waits in another kernel.
 #[test]
 fn the_finding_about_a_hang_of_real_nccl_names_the_rank() {
     let Some(nccl) = built_nccl() else { return };

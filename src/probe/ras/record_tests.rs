@@ -1,4 +1,4 @@
-//! What real NCCL answered, see `tests/nccl`.
+//! Reads the answers of real NCCL RAS that `tests/nccl/data` has.
 
 use super::json::JsonReader;
 use super::reduction::Reduced;
