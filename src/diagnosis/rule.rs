@@ -201,7 +201,8 @@ rules! {
         title: "GPUs wait for input data",
         short: "waits for input data",
         topic: Job,
-        fires: "The mean utilisation over 10 min is below 20 %, and the job's median, or its mean if it works in phases, was 50 % or more before. The finding names the cause: \
+        fires: "The mean utilisation over 10 min is below 20 %, and the job's median, or its mean if it works in phases, was 50 % or \
+                more before. The finding names the cause: \
                 CPU (the workers use 80 % of a core each, or the CPUs of the host are 90 % busy), few cores (four or more workers share at \
                 most 0.3 cores each while the PSI value `cpu some avg60` is 50 or more and half of the CPUs are free), storage (a worker is \
                 in disk sleep in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or unknown. A job that stopped at \

@@ -4,15 +4,14 @@ use super::activity::{
     GpuActivity, HostWork, StackChange, bytes_text, frame_text, latest_stack, log_moves, stack_change, stacks,
 };
 use super::evidence::{RankEvidence, RankGpu};
-use super::facts::{Basis, Conclusion, Facts, Sign};
+use super::facts::{Absence, Basis, Conclusion, Facts, Sign};
 use super::flight_recorder::{DumpAge, RecordedDifference, at_place, operation_text, sides_text};
 use super::log_lines::LogSign;
 use super::ranks::{number_list, variable};
 use super::ras::{CountChange, Mismatch};
 use super::verdict::{EvidenceLine, Missing, Outcome, Says};
 use crate::wire::{
-    ExaminationPart, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, ProcessExamination, ProcessState, RankAbsence, RanksAtCount,
-    SafeText, WITHOUT_NCCL,
+    ExaminationPart, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, ProcessExamination, RanksAtCount, SafeText, WITHOUT_NCCL,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -107,21 +106,18 @@ fn ras_lines(facts: &Facts<'_>, conclusion: &Conclusion) -> Vec<EvidenceLine> {
     for (_, named, error) in ras.failed().into_iter().take(MAX_LINES) {
         lines.push(line(source.clone(), format!("rank {} has NCCL error {error}", named.rank), strength(Says::Likely)));
     }
-    for (communicator, named, absence) in ras.absent().into_iter().take(MAX_LINES) {
-        let state = facts.state_of(named, communicator);
-        let is_wrong = absence == RankAbsence::Dead
-            && matches!(state, Some(ProcessState::Running | ProcessState::Sleeping | ProcessState::DiskSleep));
-        let words = match (absence, state) {
-            _ if is_wrong => "counts as dead but runs: it was stopped, or the network was cut, for a minute or two",
-            (RankAbsence::Dead, Some(ProcessState::Stopped | ProcessState::Traced)) => "counts as dead: it is stopped",
-            (RankAbsence::Dead, _) => "is dead",
-            _ => "did not answer in either report",
+    for (_, named, absence) in facts.absent().into_iter().take(MAX_LINES) {
+        let words = match absence {
+            Absence::Runs => "counts as dead but runs: it was stopped, or the network was cut, for a minute or two",
+            Absence::Stopped => "is stopped",
+            Absence::Dead => "is dead",
+            Absence::Silent => "did not answer in either report",
         };
         let process = match (named.pid, &named.host) {
             (Some(pid), Some(host)) => format!("process {pid} on {host}, rank {},", named.rank),
             _ => format!("rank {}", named.rank),
         };
-        let says = if is_wrong { Says::Nothing } else { strength(Says::Likely) };
+        let says = if absence == Absence::Runs { Says::Nothing } else { strength(Says::Likely) };
         lines.push(line(source.clone(), format!("{process} {words}"), says));
     }
     let mismatches = ras.mismatches();

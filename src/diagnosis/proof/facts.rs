@@ -10,7 +10,7 @@ use super::ranks::Ranks;
 use super::ras::{CountChange, RasReports};
 use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome};
 use crate::fleet::HostId;
-use crate::wire::{Communicator, LinkReading, NamedRank, ProcessState, SafeText};
+use crate::wire::{Communicator, LinkReading, NamedRank, ProcessState, RankAbsence, SafeText};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -129,6 +129,24 @@ impl Links<'_> {
     }
 }
 
+/// Why NCCL RAS has no data from a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Absence {
+    /// It counts as dead, but its process runs. For RAS a process stays dead: after a stop of a minute or two, or after the network
+    /// was cut, both sides call each other dead while the job goes on.
+    Runs,
+    /// It counts as dead, and its process is stopped by a signal or a debugger.
+    Stopped,
+    Dead,
+    /// It answered in neither report.
+    Silent,
+}
+
+/// Whether a process in this state runs or waits.
+fn runs(state: ProcessState) -> bool {
+    matches!(state, ProcessState::Running | ProcessState::Sleeping | ProcessState::DiskSleep)
+}
+
 impl<'a> Facts<'a> {
     /// Reads the facts.
     pub(super) fn new(evidence: &'a JobEvidence) -> Self {
@@ -141,8 +159,25 @@ impl<'a> Facts<'a> {
         Self { evidence, ranks, gpus, work, ras, dumps, signs }
     }
 
-    /// The state of the main thread of a rank that NCCL RAS names, from the last reading of its process; `None` if it was not read.
-    pub(super) fn state_of(&self, named: &NamedRank, communicator: &Communicator) -> Option<ProcessState> {
+    /// The ranks that NCCL RAS calls absent, with what the last readings of their processes say about it.
+    pub(super) fn absent(&self) -> Vec<(&'a Communicator, &'a NamedRank, Absence)> {
+        let absent = self.ras.iter().flat_map(RasReports::absent);
+        absent
+            .map(|(communicator, named, absence)| {
+                let state = self.state_of(named, communicator);
+                let absence = match (absence, state) {
+                    (RankAbsence::Dead, Some(state)) if runs(state) => Absence::Runs,
+                    (RankAbsence::Dead, Some(ProcessState::Stopped | ProcessState::Traced)) => Absence::Stopped,
+                    (RankAbsence::Dead, _) => Absence::Dead,
+                    _ => Absence::Silent,
+                };
+                (communicator, named, absence)
+            })
+            .collect()
+    }
+
+    /// The state of the main thread of a rank, from the last reading of its process; `None` if it was not read.
+    fn state_of(&self, named: &NamedRank, communicator: &Communicator) -> Option<ProcessState> {
         let rank = self.rank(self.ranks.find(named, communicator)?);
         let process = rank.readings.iter().rev().find_map(|reading| reading.examination.process.as_deref())?;
         process.main_thread.as_ref()?.state

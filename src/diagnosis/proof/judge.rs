@@ -6,13 +6,13 @@ use super::activity::{
 };
 use super::evidence::{JobEvidence, RankEvidence, RankReading};
 use super::evidence_lines::{lines, missing};
-use super::facts::{Basis, Conclusion, Facts, Sign};
+use super::facts::{Absence, Basis, Conclusion, Facts, Sign};
 use super::flight_recorder::{DumpAge, RecordedDifference, operation_text, sides_text};
 use super::log_lines::LogSign;
 use super::ranks::number_list;
 use super::ras::{CountChange, Mismatch, RasReports};
 use super::verdict::{Culprit, CulpritRank, CulpritReason, MAX_CULPRIT_RANKS, Outcome, Verdict};
-use crate::wire::{Communicator, NamedRank, ProcessState, RankAbsence, SafeText};
+use crate::wire::{ProcessState, SafeText};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -97,35 +97,25 @@ fn nccl_error_name(error: i64) -> &'static str {
     }
 }
 
-/// A rank is dead, or answered in neither report, and the others spin. For RAS a process stays dead: after a stop of a minute or two,
-/// or after the network was cut, both sides call each other dead while the job goes on.
+/// A rank is dead or stopped, or answered in neither report, and the others spin.
 fn absent_rank(facts: &Facts<'_>) -> Option<Conclusion> {
     let ras = facts.ras.as_ref()?;
-    let state = |(communicator, named): (&Communicator, &NamedRank)| facts.state_of(named, communicator);
-    let absent = ras.absent().into_iter().filter_map(|(communicator, named, absence)| {
-        let absence = match state((communicator, named)).filter(|_| absence == RankAbsence::Dead) {
-            Some(ProcessState::Running | ProcessState::Sleeping | ProcessState::DiskSleep) => return None,
-            Some(ProcessState::Stopped | ProcessState::Traced) => RankAbsence::Unresponsive,
-            _ => absence,
-        };
-        Some((communicator, named, absence))
-    });
-    let mut absent: Vec<_> = absent.collect();
-    if absent.iter().any(|(_, _, absence)| *absence == RankAbsence::Dead) {
-        absent.retain(|(_, _, absence)| *absence == RankAbsence::Dead);
+    let mut absent = facts.absent();
+    absent.retain(|(_, _, absence)| *absence != Absence::Runs);
+    if absent.iter().any(|(_, _, absence)| *absence == Absence::Dead) {
+        absent.retain(|(_, _, absence)| *absence == Absence::Dead);
     }
     let (_, _, absence) = absent.first()?;
-    let is_stopped_now = absent.iter().any(|(communicator, named, _)| {
-        matches!(state((communicator, named)), Some(ProcessState::Stopped | ProcessState::Traced))
-    });
+    let is_stopped_now = absent.iter().any(|(_, _, absence)| *absence == Absence::Stopped);
     let ranks =
         absent.iter().map(|(communicator, named, _)| facts.ranks.culprit_of(named, communicator, ras.largest()));
     let ranks = unique(ranks.collect());
     let others = facts.others(&positions_of(facts, &ranks));
     let (reason, text) = match absence {
-        RankAbsence::Dead => (CulpritReason::Dead, "is dead"),
-        _ if is_stopped_now => (CulpritReason::Unresponsive, "is stopped"),
-        _ if ranks.iter().any(|rank| is_stopped(facts, rank)) => (CulpritReason::Unresponsive, "is stopped"),
+        Absence::Dead => (CulpritReason::Dead, "is dead"),
+        _ if is_stopped_now || ranks.iter().any(|rank| is_stopped(facts, rank)) => {
+            (CulpritReason::Unresponsive, "is stopped")
+        }
         _ => (CulpritReason::Unresponsive, "does not answer"),
     };
     let is_proven = facts.some_spin(&others) && !facts.some_progress(&others);

@@ -4,7 +4,7 @@ use super::super::evidence::LogTail;
 use super::super::testing::{WAITS, at, communicator, named, stack};
 use super::super::verdict::Says;
 use super::*;
-use crate::wire::{Communicator, NamedRank};
+use crate::wire::{Communicator, NamedRank, RankAbsence};
 use proptest::prelude::*;
 use std::time::Duration;
 

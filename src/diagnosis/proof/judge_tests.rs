@@ -7,7 +7,7 @@ use super::super::verdict::{EvidenceLine, Missing, Says};
 use super::*;
 use crate::wire::{
     Communicator, ExaminationPart, ExaminationRefusal, LinkErrorCount, NO_LOG_FILE, NOT_IN_PROC, NOT_PYTHON, NamedRank,
-    ProcessState, SafeText, WITHOUT_NCCL,
+    ProcessState, RankAbsence, SafeText, WITHOUT_NCCL,
 };
 use std::time::Duration;
 
@@ -651,7 +651,7 @@ fn ranks_that_count_as_dead_but_run_are_not_blamed() {
     let verdict = judge(&job);
     assert_eq!(reason(&verdict), Some(CulpritReason::Unresponsive));
     assert!(verdict.sentence.contains("is stopped"), "{}", verdict.sentence);
-    let line = "NCCL RAS, twice, 60 s apart | process 1004 on 10.0.0.2, rank 4, counts as dead: it is stopped | proven";
+    let line = "NCCL RAS, twice, 60 s apart | process 1004 on 10.0.0.2, rank 4, is stopped | proven";
     assert!(evidence_text(&verdict).iter().any(|one| one == line), "{:#?}", evidence_text(&verdict));
     // A zombie does not run.
     for reading in &mut job.ranks[5].readings {

@@ -21,8 +21,72 @@ const POWER_STEP: f32 = 1.0 / 40.0;
 const UTILIZATION_BINS: usize = 26;
 const UTILIZATION_STEP: usize = 4;
 
+/// The least number of phases of low use after which a job counts as one that works in phases, and their share of all minutes.
+const LEAST_PHASES: u8 = 3;
+const PHASES_SHARE: f32 = 0.2;
+/// A longer phase was a stall, in minutes.
+const MAX_PHASE_MINUTES: u32 = 15;
+/// Older minutes lose weight when so many are counted.
+const COUNTED_MINUTES: f32 = 240.0;
+
 /// The maximum number of seconds restored from an earlier run.
 const MAX_RESTORED_SECONDS: f64 = 3600.0;
+
+/// The earlier phases of a job with far less use of its GPUs, after each of which it worked as usual again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Phases {
+    count: u8,
+    /// The minutes of these phases, and those as usual.
+    low: f32,
+    usual: f32,
+    /// The sum over the minutes of these phases of the utilisation divided by its median.
+    used: f32,
+}
+
+impl Phases {
+    /// Adds a minute as usual after a phase.
+    pub(super) fn add(&mut self, phase: Phase) {
+        if (1..=MAX_PHASE_MINUTES).contains(&phase.minutes) {
+            self.count = self.count.saturating_add(1);
+            self.low += phase.minutes as f32;
+            self.used += phase.used;
+        }
+        self.usual += 1.0;
+        if self.low + self.usual > COUNTED_MINUTES {
+            (self.low, self.usual, self.used) = (self.low / 2.0, self.usual / 2.0, self.used / 2.0);
+        }
+    }
+
+    /// Whether the job works in phases.
+    pub(super) fn are_usual(&self) -> bool {
+        self.count >= LEAST_PHASES && self.low >= PHASES_SHARE * (self.low + self.usual)
+    }
+
+    /// The mean utilisation divided by the median one, which leaves out the minutes of low use; 1 if the job does not work in phases.
+    pub(super) fn used_share(&self) -> f32 {
+        if self.are_usual() { (self.usual + self.used) / (self.low + self.usual) } else { 1.0 }
+    }
+}
+
+/// A phase of low use that has not ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Phase {
+    pub(super) minutes: u32,
+    /// As [`Phases::used`].
+    pub(super) used: f32,
+}
+
+/// Which findings that compare a job with its past last. Such a finding must not become the past with which it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Comparison {
+    None,
+    /// Other jobs or an overloaded host may slow the job down: its slow minutes do not enter the baseline.
+    Slowed,
+    /// A finding about the job is pending: once the utilisation and the power at work are known, they stay as they are.
+    Pending,
+    /// A finding about the job fires: its phases stay as they are, too.
+    Firing,
+}
 
 /// How a job used one GPU before the present windows: histograms of seconds by power and by utilisation, for medians.
 /// The counts are halved when one is full, so that recent behaviour outweighs old behaviour.

@@ -1,7 +1,9 @@
 //! The state kept for one job on one host: how it uses its GPUs now, how it used them before, and how balanced they
 //! are.
 
-use super::baseline::{BASELINE_LOW_MINUTES, Baseline, STILL_HISTORY_SECONDS, UNKNOWN_LIMIT_WATTS};
+use super::baseline::{
+    BASELINE_LOW_MINUTES, Baseline, Comparison, Phase, Phases, STILL_HISTORY_SECONDS, UNKNOWN_LIMIT_WATTS,
+};
 use super::waits::Waits;
 use super::window::REACH_SECONDS;
 use super::{GpuTrack, ProcessTrack};
@@ -26,13 +28,6 @@ const MIN_PAUSE: f64 = 60.0;
 /// A minute in which all GPUs are below this share of their median utilisation is part of a phase of low use. It is lower than
 /// [`BASELINE_LOW_SHARE`], since a minute of work may be split over two of them.
 const PHASE_LOW_SHARE: f32 = 0.35;
-/// The least number of phases of low use after which a job counts as one that works in phases, and their share of all minutes.
-const LEAST_PHASES: u8 = 3;
-const PHASES_SHARE: f32 = 0.2;
-/// A longer phase was a stall, in minutes.
-const MAX_PHASE_MINUTES: u32 = 15;
-/// Older minutes lose weight when so many are counted.
-const COUNTED_MINUTES: f32 = 240.0;
 /// An idle GPU may do this much within ten minutes, in percent times seconds: a heartbeat, or a look at a tensor.
 const IDLE_DISTURBANCE: f64 = 600.0;
 const DISTURBANCE_SECONDS: f64 = 600.0;
@@ -88,52 +83,6 @@ pub(crate) struct JobGpu {
     /// The utilisation of this job on the GPU, or of the GPU if no other job uses it.
     pub(crate) activity: Option<u8>,
     pub(crate) baseline: Baseline,
-}
-
-/// The earlier phases of a job with far less use of its GPUs, after each of which it worked as usual again.
-#[derive(Debug, Clone, Copy, Default)]
-struct Phases {
-    count: u8,
-    /// The minutes of these phases, and those as usual.
-    low: f32,
-    usual: f32,
-    /// The sum over the minutes of these phases of the utilisation divided by its median.
-    used: f32,
-}
-
-impl Phases {
-    /// Adds a minute as usual after a phase.
-    fn add(&mut self, phase: Phase) {
-        if (1..=MAX_PHASE_MINUTES).contains(&phase.minutes) {
-            self.count = self.count.saturating_add(1);
-            self.low += phase.minutes as f32;
-            self.used += phase.used;
-        }
-        self.usual += 1.0;
-        if self.low + self.usual > COUNTED_MINUTES {
-            (self.low, self.usual, self.used) = (self.low / 2.0, self.usual / 2.0, self.used / 2.0);
-        }
-    }
-}
-
-/// A phase of low use that has not ended.
-#[derive(Debug, Clone, Copy, Default)]
-struct Phase {
-    minutes: u32,
-    /// As [`Phases::used`].
-    used: f32,
-}
-
-/// Which findings that compare a job with its past last. Such a finding must not become the past with which it is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Comparison {
-    None,
-    /// Other jobs or an overloaded host may slow the job down: its slow minutes do not enter the baseline.
-    Slowed,
-    /// A finding about the job is pending: once the utilisation and the power at work are known, they stay as they are.
-    Pending,
-    /// A finding about the job fires: its phases stay as they are, too.
-    Firing,
 }
 
 /// One job on one host.
@@ -653,16 +602,14 @@ impl JobTrack {
     pub(crate) fn earlier_utilization(&self) -> Option<f32> {
         let medians: Vec<f32> = self.gpus.iter().filter_map(|gpu| gpu.baseline.known_utilization()).collect();
         let is_known = !medians.is_empty() && medians.len() * 2 >= self.gpus.len();
-        let Phases { low, usual, used, .. } = self.phases;
-        let share = if self.works_in_phases() { (usual + used) / (low + usual) } else { 1.0 };
+        let share = self.phases.used_share();
         is_known.then(|| share * medians.iter().sum::<f32>() / medians.len() as f32)
     }
 
     /// Whether it often used its GPUs far less than usual for some minutes and went on by itself: it simulates, evaluates or
     /// prepares data in between.
     pub(crate) fn works_in_phases(&self) -> bool {
-        let Phases { count, low, usual, .. } = self.phases;
-        count >= LEAST_PHASES && low >= PHASES_SHARE * (low + usual)
+        self.phases.are_usual()
     }
 
     /// The track for a part of the job that continues under another key, because its launcher is gone.

@@ -9,9 +9,9 @@ mod process;
 mod waits;
 mod window;
 
-pub(super) use baseline::Baseline;
+pub(super) use baseline::{Baseline, Comparison};
 pub(super) use gpu::{Allocation, GpuTrack, SpinThresholds, gpu_identity};
-pub(super) use job::{Comparison, IdleThresholds, JobGpu, JobTrack, LOOP_CORES, STILL_CORES_UNKNOWN};
+pub(super) use job::{IdleThresholds, JobGpu, JobTrack, LOOP_CORES, STILL_CORES_UNKNOWN};
 pub(super) use leak::{AvailableMemory, Leak, Shrinkage, detect_leak};
 pub(super) use process::{LogTrack, ProcessTrack, WaitingClients, gpu_positions, group_by_job};
 pub(super) use window::{REACH_SECONDS, WindowStats};
