@@ -429,8 +429,20 @@ pub(super) fn bytes_text(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{gpu, hanging_job, sleeps, spinning_gpu, stack};
+    use super::super::testing::{add_log, gpu, hanging_job, sleeps, spinning_gpu, stack};
     use super::*;
+
+    #[test]
+    fn a_line_in_the_log_counts_from_ten_seconds_after_the_first_reading_on() {
+        // The readings are 60 s apart.
+        for (age, moves) in [(45, true), (49, true), (50, false), (59, false), (61, false)] {
+            let mut job = hanging_job(1);
+            add_log(&mut job, &["step 4"]);
+            let rank = &mut job.ranks[0];
+            rank.log.as_mut().expect("a log").age = Some(Duration::from_secs(age));
+            assert_eq!(log_moves(rank), moves, "{age}");
+        }
+    }
 
     #[test]
     fn reported_hangs_spin_and_reported_work_does_not() {

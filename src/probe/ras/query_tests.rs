@@ -191,6 +191,23 @@ fn older_versions_answer_with_consent_only() {
     }
 }
 
+/// The text is that of real NCCL after a rank was killed.
+#[test]
+fn a_report_with_an_invented_communicator_is_refused() {
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nccl/data/2.27.7/split-killed.txt");
+    let text_report = Connection::Text(std::fs::read_to_string(record).expect("a record"));
+    let without_ranks = JsonCommunicator { ranks: Vec::new(), missing: Vec::new() };
+    for (version, connection) in
+        [("2.27.7", text_report), ("2.28.9", Connection::Json(json("2.28.9", &[without_ranks])))]
+    {
+        let server = FakeRas::start(vec![connection]);
+        let refusal = server.query(version, true).expect_err("refused");
+        let reason = "the report of NCCL RAS contradicts itself, a known fault (NVIDIA/nccl#1762)";
+        assert_eq!(text(&refusal), (reason, "use NCCL 2.29.2 or newer (PyTorch 2.12)", false), "{version}");
+        server.finish();
+    }
+}
+
 #[test]
 fn a_stopped_and_a_dead_rank_are_reported() {
     let missing = vec![(6, true, true), (7, true, false)];
