@@ -131,7 +131,7 @@ impl Engine {
                 conditions.is_some_and(|conditions| conditions.active_finding(RuleId::GpuImbalance, &target).is_some())
             };
             if group.is_some_and(|group| group.parts.iter().any(is_compared)) {
-                job.comparison = job.comparison.max(Comparison::Pending);
+                job.comparison = job.comparison.max(Comparison::Job);
             }
         }
     }
@@ -566,13 +566,10 @@ fn freeze_baselines(conditions: &Conditions, diagnosis: &mut HostDiagnosis, earl
     for job in &mut diagnosis.jobs {
         job.comparison = Comparison::None;
     }
-    for (rule, target, phase) in conditions.active() {
+    for (rule, target, _) in conditions.active() {
         let comparison = match (rule, &target) {
             (RuleId::GpuShared | RuleId::HostOverloaded, _) => Comparison::Slowed,
-            (_, FindingTarget::Job(_)) if rule.compares_a_job_with_its_past() => match phase {
-                FindingPhase::Clear | FindingPhase::Pending => Comparison::Pending,
-                FindingPhase::Firing | FindingPhase::Resolving => Comparison::Firing,
-            },
+            (_, FindingTarget::Job(_)) if rule.compares_a_job_with_its_past() => Comparison::Job,
             _ => continue,
         };
         for job in &mut diagnosis.jobs {

@@ -82,10 +82,8 @@ pub(crate) enum Comparison {
     None,
     /// Other jobs or an overloaded host may slow the job down: its slow minutes do not enter the baseline.
     Slowed,
-    /// A finding about the job is pending: once the utilisation and the power at work are known, they stay as they are.
-    Pending,
-    /// A finding about the job fires: its phases stay as they are, too.
-    Firing,
+    /// A finding is about the job: its phases and, once they are known, the utilisation and the power at work stay as they are.
+    Job,
 }
 
 /// How a job used one GPU before the present windows: histograms of seconds by power and by utilisation, for medians.

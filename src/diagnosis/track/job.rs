@@ -342,8 +342,7 @@ impl JobTrack {
             let is_work = gpu.is_exclusive && activity >= 50 && !is_still && track.power.is_none_or(is_healthy);
             let memory = track.memory_utilization.map(f32::from).zip(gpu.baseline.mean_memory_utilization());
             let does_memory_rest = memory.is_some_and(|(now, earlier)| now < earlier / 4.0);
-            let is_frozen =
-                self.comparison >= Comparison::Pending && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
+            let is_frozen = self.comparison == Comparison::Job && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
             let is_kept = !is_frozen
                 && match track.power.filter(|_| track.limit.is_none() || does_memory_rest) {
                     Some(power) if is_work => !gpu.baseline.is_far_below(power, dt as f32),
@@ -577,14 +576,14 @@ impl JobTrack {
                 let is_frozen = match self.comparison {
                     Comparison::None => is_low && self.low_minutes < BASELINE_LOW_MINUTES,
                     Comparison::Slowed => is_below(SLOWED_LOW_SHARE),
-                    Comparison::Pending | Comparison::Firing => median.is_some(),
+                    Comparison::Job => median.is_some(),
                 };
                 if !is_frozen {
                     gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
                 }
             }
             self.low_minutes = if has_low { self.low_minutes.saturating_add(1) } else { 0 };
-            if read == 0 || self.comparison == Comparison::Firing {
+            if read == 0 || self.comparison == Comparison::Job {
                 // The length of this phase is not known.
                 self.phase = Phase::default();
             } else if known > 0 && is_in_phase {
