@@ -23,6 +23,8 @@ const MAX_TABLE_BYTES: usize = 4 << 20;
 const MAX_CHILDREN: usize = 64;
 /// Maximum number of sockets of a process, or of all of its relatives together. Clients on further ones are not counted.
 const MAX_INODES: usize = 8192;
+/// Maximum number of sockets of a child for its list to be kept. A worker has few, and a server with many is read once a minute.
+const MAX_KEPT_INODES: usize = 64;
 /// Maximum number of ports that are kept.
 const MAX_PORTS: usize = 8;
 /// Maximum size of an environment that is searched for the rendezvous port.
@@ -143,6 +145,9 @@ struct SocketTable {
     tells_waits: bool,
     /// The front end that was looked at last, and the children of a parent. The ranks of a job have the same ones.
     relatives: [Relatives; 2],
+    /// The inodes of the sockets of each of these children. The ranks of a job are the children of one launcher, so that most
+    /// are processes on a GPU, whose sockets are looked at anyway.
+    children: Vec<(u32, Vec<u64>)>,
 }
 
 /// The sockets of processes that may answer the clients of another one.
@@ -159,7 +164,15 @@ impl SocketTable {
         let listed = list_sockets(pid, reader);
         let tells_waits = listed.is_some();
         let (sockets, is_complete) = listed.map_or_else(|| read_tables(pid, reader), |sockets| (sockets, true));
-        Self { namespace, read_at: Instant::now(), sockets, is_complete, tells_waits, relatives: Default::default() }
+        Self {
+            namespace,
+            read_at: Instant::now(),
+            sockets,
+            is_complete,
+            tells_waits,
+            relatives: Default::default(),
+            children: Vec::new(),
+        }
     }
 }
 
@@ -179,28 +192,42 @@ fn read_tables(pid: u32, reader: &mut FileReader) -> (Vec<Socket>, bool) {
 }
 
 impl SocketTables {
-    /// Calls `look` with the table of the namespace of a process.
+    /// Calls `look` with the table of the namespace of a process, unless that is unknown.
     fn with<T>(
         &self,
         pid: u32,
+        namespace: Option<&[u8]>,
         reader: &mut FileReader,
         look: impl FnOnce(&mut SocketTable, &mut FileReader) -> T,
     ) -> Option<T> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = Self::find(&mut tables, pid, reader)?;
+        let table = Self::find(&mut tables, pid, namespace?, reader)?;
         Some(look(table, reader))
     }
 
     /// The part of [`Self::with`] that the compiler need not repeat for each closure.
-    fn find<'a>(tables: &'a mut Vec<SocketTable>, pid: u32, reader: &mut FileReader) -> Option<&'a mut SocketTable> {
-        let namespace = reader.read_link(pid, "ns/net")?;
+    fn find<'a>(
+        tables: &'a mut Vec<SocketTable>,
+        pid: u32,
+        namespace: &[u8],
+        reader: &mut FileReader,
+    ) -> Option<&'a mut SocketTable> {
         tables.retain(|table| table.read_at.elapsed() < TABLE_AGE);
         let at = tables.iter().position(|table| table.namespace == namespace).unwrap_or_else(|| {
             tables.truncate(MAX_TABLES - 1);
-            tables.push(SocketTable::read(pid, namespace, reader));
+            tables.push(SocketTable::read(pid, namespace.to_vec(), reader));
             tables.len() - 1
         });
         tables.get_mut(at)
+    }
+
+    /// The inodes of the sockets of a process that was looked at as the child of a launcher, when the table was read.
+    fn known_inodes(&self, pid: u32, namespace: Option<&[u8]>) -> Option<Vec<u64>> {
+        let tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_current =
+            |table: &&SocketTable| Some(table.namespace.as_slice()) == namespace && table.read_at.elapsed() < TABLE_AGE;
+        let (_, inodes) = tables.iter().find(is_current)?.children.iter().find(|(child, _)| *child == pid)?;
+        Some(inodes.clone())
     }
 }
 
@@ -229,9 +256,16 @@ impl SocketTable {
                 _ => of.to_vec(),
             };
             let mut inodes = Vec::new();
+            if are_children {
+                self.children.clear();
+            }
             for pid in pids {
-                for inode in socket_inodes(pid, MAX_DESCRIPTORS, reader).unwrap_or_default() {
-                    insert(&mut inodes, inode);
+                let Some(found) = socket_inodes(pid, MAX_DESCRIPTORS, reader) else { continue };
+                for inode in &found {
+                    insert(&mut inodes, *inode);
+                }
+                if are_children && found.len() <= MAX_KEPT_INODES {
+                    self.children.push((pid, found));
                 }
             }
             let mut sockets = TcpSockets::default();
@@ -262,18 +296,21 @@ impl SocketTable {
 /// not be listed. May block: the kernel takes the memory lock of the process to read its environment.
 fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets> {
     let mut reader = FileReader::default();
-    let own = socket_inodes(pid, MAX_DESCRIPTORS, &mut reader)?;
+    let namespace = reader.read_link(pid, "ns/net");
+    let namespace = namespace.as_deref();
+    let known = tables.known_inodes(pid, namespace);
+    let own = known.or_else(|| socket_inodes(pid, MAX_DESCRIPTORS, &mut reader))?;
     let mut sockets = TcpSockets { connections: Some(0), ..TcpSockets::default() };
     if !own.is_empty() {
         sockets.connections = None;
-        tables.with(pid, &mut reader, |table, _| table.count(&own, &mut sockets));
+        tables.with(pid, namespace, &mut reader, |table, _| table.count(&own, &mut sockets));
     }
     let mut inodes = vec![own];
     let mut server = TcpSockets { listening_ports: sockets.listening_ports.clone(), ..TcpSockets::default() };
     for are_children in [false, true] {
         // A router answers for the workers that its launcher started beside it.
         if !front_end.is_empty() && (!are_children || server.listening_ports.is_empty()) {
-            tables.with(pid, &mut reader, |table, reader| {
+            tables.with(pid, namespace, &mut reader, |table, reader| {
                 let relatives = table.relatives(are_children, front_end, reader);
                 relatives.listening_ports.iter().for_each(|port| server.add_port(*port));
                 inodes.push(relatives.inodes.clone());
@@ -288,7 +325,8 @@ fn read(pid: u32, front_end: &[u32], tables: &SocketTables) -> Option<TcpSockets
         }
     }
     if !server.listening_ports.is_empty() {
-        let waiting = tables.with(pid, &mut reader, |table, _| table.waiting(&inodes, &server.listening_ports));
+        let waiting =
+            tables.with(pid, namespace, &mut reader, |table, _| table.waiting(&inodes, &server.listening_ports));
         sockets.waiting = waiting.flatten();
     }
     Some(sockets)
@@ -570,6 +608,41 @@ mod tests {
         tables.0.lock().expect("not poisoned")[0].read_at -= TABLE_AGE;
         read(pid, &[], &tables).expect("own descriptors");
         assert!(knows(&tables));
+    }
+
+    #[test]
+    fn the_descriptors_of_ranks_with_one_launcher_are_listed_once() {
+        let (socket, _other_end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let inode = rustix::fs::fstat(&socket).expect("a descriptor").st_ino;
+        let script = "sleep 600 & echo $!; sleep 600 & echo $!; wait";
+        let mut launcher = std::process::Command::new("/bin/sh")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::os::fd::OwnedFd::from(socket))
+            .spawn()
+            .expect("starts");
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(launcher.stdout.take().expect("piped")));
+        let mut rank = || lines.next().expect("two").expect("a line").parse::<u32>().expect("a pid");
+        let (first, second) = (rank(), rank());
+        let tables = SocketTables::default();
+        let namespace = FileReader::default().read_link(first, "ns/net");
+        let known = |pid: u32| tables.known_inodes(pid, namespace.as_deref());
+        let before = [first, second].map(known);
+        read(first, &[launcher.id()], &tables).expect("its descriptors");
+        let after = [first, second, launcher.id()].map(known);
+        tables.0.lock().expect("not poisoned")[0].read_at -= TABLE_AGE;
+        let later = known(second);
+        for pid in [first, second] {
+            let _ = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid as i32).expect("a pid"),
+                rustix::process::Signal::KILL,
+            );
+        }
+        launcher.wait().expect("ends");
+        assert_eq!(before, [None, None]);
+        assert_eq!(after, [Some(vec![inode]), Some(vec![inode]), None]);
+        assert_eq!(later, None, "the table is too old");
     }
 
     #[test]
