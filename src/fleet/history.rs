@@ -332,6 +332,11 @@ impl History {
         buckets.means()
     }
 
+    /// Whether all readings of a series are known to be equal, to within a step.
+    pub fn is_constant(&self, series: SeriesKey) -> bool {
+        self.series(series).is_none_or(QuantizedSeries::is_constant)
+    }
+
     /// Adds raw points from the newest back to the start of the chart. Returns the start of the time that they cover.
     fn add_raw(&self, series: &QuantizedSeries, buckets: &mut Buckets) -> f64 {
         let mut begins = f64::INFINITY;

@@ -71,13 +71,17 @@ enum CodeRing {
     Wide(Ring<u16>),
 }
 
-/// A ring that is allocated from the first used slot on.
+/// A ring that is allocated from the first used slot on. While all its codes are equal, only one is kept: the memory of most
+/// processes and the utilization of idle GPUs stay as they are for hours.
 #[derive(Debug, Clone)]
 struct Ring<C> {
     /// Number of slots.
     capacity: u16,
     /// The slot of the first code.
     first: u16,
+    /// Number of codes that are all `equal`, if `codes` is empty.
+    count: u16,
+    equal: C,
     /// The codes so far; the slots beyond are unknown.
     codes: Vec<C>,
 }
@@ -107,6 +111,14 @@ impl CodeRing {
         }
     }
 
+    /// The code that all known slots have, or 0 if none is known. `None` if they differ, or may differ.
+    fn equal(&self) -> Option<u16> {
+        match self {
+            Self::Narrow(ring) => ring.equal().map(u16::from),
+            Self::Wide(ring) => ring.equal(),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Self::Narrow(ring) => ring.codes.capacity(),
@@ -117,41 +129,87 @@ impl CodeRing {
 
 impl<C: Copy + Default + PartialEq> Ring<C> {
     fn new(capacity: usize) -> Self {
-        Self { capacity: capacity as u16, first: 0, codes: Vec::new() }
+        Self { capacity: capacity as u16, first: 0, count: 0, equal: C::default(), codes: Vec::new() }
     }
 
-    /// The index of a slot in `codes`.
+    /// The index of a slot, counted from the first code.
     fn index(&self, slot: usize) -> usize {
         let (first, capacity) = (usize::from(self.first), usize::from(self.capacity));
         if slot >= first { slot - first } else { slot + capacity - first }
     }
 
     fn get(&self, slot: usize) -> C {
-        self.codes.get(self.index(slot)).copied().unwrap_or_default()
+        let index = self.index(slot);
+        if index < usize::from(self.count) {
+            return self.equal;
+        }
+        self.codes.get(index).copied().unwrap_or_default()
+    }
+
+    fn equal(&self) -> Option<C> {
+        let equal = if self.count > 0 { self.equal } else { C::default() };
+        self.codes.is_empty().then_some(equal)
     }
 
     fn set(&mut self, slot: usize, code: C) {
-        let index = self.index(slot);
-        if let Some(existing) = self.codes.get_mut(index) {
-            *existing = code;
+        if slot >= usize::from(self.capacity) || (self.codes.is_empty() && self.set_equal(slot, code)) {
             return;
         }
-        // A missing slot reads as unknown anyway.
-        let capacity = usize::from(self.capacity);
-        if code == C::default() || slot >= capacity {
-            return;
-        }
-        if self.codes.is_empty() {
-            self.first = slot as u16;
-        }
+        self.spread();
         let index = self.index(slot);
+        match self.codes.get_mut(index) {
+            Some(existing) => *existing = code,
+            // A missing slot reads as unknown anyway.
+            None if code == C::default() => return,
+            None => {
+                self.reserve(index);
+                self.codes.resize(index, C::default());
+                self.codes.push(code);
+            }
+        }
+        // Looks once in each turn, which costs little.
+        let is_full = index + 1 == usize::from(self.capacity);
+        if is_full && self.codes.iter().all(|other| *other == code) {
+            self.count = if code == C::default() { 0 } else { self.capacity };
+            (self.equal, self.codes) = (code, Vec::new());
+        }
+    }
+
+    /// Sets a slot while no code differs from the others. Returns whether that is still so.
+    fn set_equal(&mut self, slot: usize, code: C) -> bool {
+        let (index, count) = (self.index(slot), usize::from(self.count));
+        let is_unknown = code == C::default();
+        if count == 0 && !is_unknown {
+            (self.first, self.count, self.equal) = (slot as u16, 1, code);
+        } else if index == 0 && is_unknown && count > 0 {
+            // The oldest code makes room for the newest.
+            self.first = (self.first + 1) % self.capacity;
+            self.count -= 1;
+        } else if index == count && code == self.equal && !is_unknown {
+            self.count += 1;
+        } else {
+            return if index < count { code == self.equal } else { is_unknown };
+        }
+        true
+    }
+
+    /// Writes the equal codes into `codes`.
+    fn spread(&mut self) {
+        let count = usize::from(std::mem::take(&mut self.count));
+        if count > 0 {
+            self.reserve(count - 1);
+            self.codes.resize(count, self.equal);
+        }
+    }
+
+    /// Makes room for a code at `index`.
+    fn reserve(&mut self, index: usize) {
         if index >= self.codes.capacity() {
+            let capacity = usize::from(self.capacity);
             // The second half comes at once: memory stops growing within the first hour although the means cover two.
             let wanted = if index + GROWTH < capacity / 2 { (index / GROWTH + 1) * GROWTH } else { capacity };
             self.codes.reserve_exact(wanted.min(capacity) - self.codes.len());
         }
-        self.codes.resize(index, C::default());
-        self.codes.push(code);
     }
 }
 
@@ -206,6 +264,12 @@ impl QuantizedSeries {
         self.count = 0;
     }
 
+    /// Whether all readings are known to be equal, to within a step.
+    pub(super) fn is_constant(&self) -> bool {
+        let (raw, means) = (self.raw.equal(), self.means.equal());
+        raw.zip(means).is_some_and(|(raw, mean)| raw == mean || raw == 0 || mean == 0)
+    }
+
     /// The size of the points in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.raw.bytes() + self.means.bytes()
@@ -229,7 +293,8 @@ impl QuantizedSeries {
         {
             for codes in [&mut self.raw, &mut self.means] {
                 let CodeRing::Wide(ring) = codes else { continue };
-                ring.codes.iter_mut().filter(|code| **code > 0).for_each(|code| *code = (*code - 1) / 2 + 1);
+                let codes = ring.codes.iter_mut().chain([&mut ring.equal]);
+                codes.filter(|code| **code > 0).for_each(|code| *code = (*code - 1) / 2 + 1);
             }
             self.scale = Scale::Memory { unit: unit * 2 };
         }
@@ -292,18 +357,72 @@ mod tests {
         let mut series = QuantizedSeries::new(Scale::Watts);
         assert_eq!(series.bytes(), 0);
         series.push(0, Some(100.0));
+        series.push(1, Some(101.0));
         assert_eq!(series.bytes(), 2 * GROWTH);
         series.push(100, Some(100.0));
         assert_eq!(series.bytes(), 2 * 120);
         assert_eq!((series.raw(99), series.raw(100)), (None, Some(100.0)));
         (0..RAW_POINTS).for_each(|slot| series.push(slot, Some(1.0)));
         (0..MEANS).for_each(|slot| {
-            series.push(0, Some(1.0));
+            series.push(0, Some(slot as f32));
             series.close_mean(slot);
         });
         assert_eq!(series.bytes(), 2 * (RAW_POINTS + MEANS));
         series.push(RAW_POINTS, Some(5.0));
         assert_eq!(series.raw(RAW_POINTS), None);
+    }
+
+    #[test]
+    fn equal_readings_need_no_memory() {
+        let mut series = QuantizedSeries::new(Scale::Percent);
+        let mut time = 0;
+        let mut push = |series: &mut QuantizedSeries, value: f32| {
+            series.clear_raw(time % RAW_POINTS);
+            series.push(time % RAW_POINTS, Some(value));
+            time += 1;
+            (series.bytes(), series.raw((time - 1) % RAW_POINTS), series.raw(time % RAW_POINTS))
+        };
+        for _ in 0..RAW_POINTS - 1 {
+            assert_eq!(push(&mut series, 40.0), (0, Some(40.0), None));
+        }
+        for _ in 0..RAW_POINTS {
+            assert_eq!(push(&mut series, 40.0), (0, Some(40.0), Some(40.0)));
+        }
+        assert_eq!(push(&mut series, 41.0), (RAW_POINTS, Some(41.0), Some(40.0)));
+        // Until each slot was written again, and the last one of a turn, too.
+        for _ in 0..2 * RAW_POINTS {
+            push(&mut series, 40.0);
+        }
+        assert_eq!(push(&mut series, 40.0), (0, Some(40.0), Some(40.0)));
+        assert!(series.is_constant());
+        push(&mut series, 41.0);
+        assert!(!series.is_constant());
+        let mut memory = QuantizedSeries::new(Scale::Memory { unit: 1 });
+        memory.push(0, Some(40_000.0 * MIB));
+        memory.push(1, Some(90_000.0 * MIB));
+        assert_eq!([memory.raw(0), memory.raw(1)], [Some(40_000.0 * MIB), Some(90_000.0 * MIB)], "in a larger unit");
+    }
+
+    /// Sets slots of a ring as a history does, and at random, and compares it with a plain list.
+    #[test]
+    fn a_ring_reads_as_a_plain_list() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            let capacity = rng.usize(1..70);
+            let (mut ring, mut list) = (Ring::<u8>::new(capacity), vec![0_u8; capacity]);
+            let (variety, jumps) = (rng.u8(1..4), rng.u8(0..3));
+            let mut slot = rng.usize(0..capacity);
+            for _ in 0..rng.usize(0..400) {
+                slot = if rng.u8(0..40) < jumps { rng.usize(0..capacity) } else { (slot + 1) % capacity };
+                let code = if rng.u8(0..20) == 0 { rng.u8(0..4) } else { variety };
+                for code in [0, code] {
+                    ring.set(slot, code);
+                    list[slot] = code;
+                }
+                let read: Vec<u8> = (0..capacity).map(|slot| ring.get(slot)).collect();
+                assert_eq!(read, list, "{ring:?}");
+            }
+        }
     }
 
     #[test]
