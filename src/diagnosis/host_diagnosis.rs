@@ -562,6 +562,10 @@ impl HostDiagnosis {
         let Some(process) = due.min_by(|a, b| a.leak_due.total_cmp(&b.leak_due)) else { return };
         process.leak_due = sample_time.t + 60.0;
         let series = SeriesKey::Process(&process.key, ProcessMetric::GpuMemory);
+        if host.history().is_constant(series) {
+            process.leak = None;
+            return;
+        }
         let points = host.history().points(series, sample_time.now, Duration::from_secs(7200), 120);
         let gpus = || process.positions.iter().filter_map(|position| self.gpus.get(*position));
         let sum = |bytes: fn(&GpuTrack) -> Option<u64>| {

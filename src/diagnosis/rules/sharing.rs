@@ -171,6 +171,10 @@ fn slowed_by_another_job<'a>(context: &RuleContext, jobs: &[&'a JobTrack], posit
         };
         let came_later =
             |other: &&'a JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
+        // Most jobs on one GPU began together, and the median takes longer.
+        if !jobs.iter().any(came_later) {
+            return None;
+        }
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity);
         // Without a reading, only a command that was started twice is certainly a mistake.

@@ -167,15 +167,31 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
 }
 
 /// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
-/// level while it worked. The power tells when that ended, unless it is high now.
-fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> Option<(Run, f32)> {
-    let (level, percent) = track.level_run?;
+/// level while it worked. The power tells when that ended, unless it is high now. `None` for less than `least` seconds, and if the
+/// readings of the GPU do not tell.
+fn level_after_work(
+    context: &RuleContext,
+    job: &JobTrack,
+    gpu: &JobGpu,
+    track: &GpuTrack,
+    least: f64,
+) -> Option<(Run, f32)> {
+    let (level, percent) = track.level_run.filter(|_| does_power_tell(gpu, track))?;
     let t = context.sample_time.t;
     let computed_at = job.computed_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(level.since);
     let since = level.since.max(computed_at);
+    // Statistics take long, and most jobs computed a moment ago.
+    if !(Run { since, covered: level.covered }).reaches(t, least) {
+        return None;
+    }
     // Only the window shows gaps in the data.
     let observed = if t - since <= REACH_SECONDS { track.window.stats(since).covered } else { t - since };
     Some((Run { since, covered: level.covered.min(observed) }, percent))
+}
+
+/// Whether the power of a GPU tells what its job does.
+fn does_power_tell(gpu: &JobGpu, track: &GpuTrack) -> bool {
+    gpu.is_exclusive && !track.has_power_smoothing
 }
 
 /// Returns the GPU if it is busy at a constant power below the power that the job drew at work, with far fewer memory
@@ -184,7 +200,7 @@ fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack) -> 
 fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let t = context.sample_time.t;
-    let level_run = level_after_work(context, job, track);
+    let level_run = level_after_work(context, job, gpu, track, LEVEL_AFTER.min(limits.warn_after));
     let level = level_run.map(|(run, _)| run).filter(|run| run.reaches(t, LEVEL_AFTER));
     let busy =
         level_run.filter(|(run, mean)| f64::from(*mean) >= limits.utilization && run.reaches(t, limits.warn_after));
@@ -193,7 +209,7 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
         Some(run) => (run, false),
         None => (level?, true),
     };
-    if track.has_power_smoothing || !gpu.is_exclusive {
+    if !does_power_tell(gpu, track) {
         return None;
     }
     // A program that is alone may do other work for a while. Without a limit the drop must be larger anyway.
@@ -267,12 +283,9 @@ pub(super) fn quiet_drop_after(context: &RuleContext, job: &JobTrack, since: f64
 fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let t = context.sample_time.t;
-    let (run, percent) = level_after_work(context, job, track).filter(|(run, _)| run.reaches(t, QUIET_DROP_AFTER.0))?;
-    if f64::from(percent) < limits.median_utilization
-        || track.has_power_smoothing
-        || !gpu.is_exclusive
-        || context.is_log_growing(job)
-    {
+    let level = level_after_work(context, job, gpu, track, QUIET_DROP_AFTER.0);
+    let (run, percent) = level.filter(|(run, _)| run.reaches(t, QUIET_DROP_AFTER.0))?;
+    if f64::from(percent) < limits.median_utilization || context.is_log_growing(job) {
         return None;
     }
     let after = quiet_drop_after(context, job, run.since).filter(|after| run.reaches(t, *after))?;
