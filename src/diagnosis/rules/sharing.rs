@@ -171,16 +171,17 @@ fn slowed_by_another_job<'a>(context: &RuleContext, jobs: &[&'a JobTrack], posit
         };
         let came_later =
             |other: &&'a JobTrack| other.first_seen >= job.first_seen + ALONE_SECONDS && is_accident(other);
-        // Most jobs on one GPU began together, and the median takes longer.
-        if !jobs.iter().any(came_later) {
+        // Most jobs on one GPU began together: the median, which takes longer, is not needed.
+        let later: Vec<&JobTrack> = jobs.iter().copied().filter(came_later).collect();
+        if later.is_empty() {
             return None;
         }
         let gpu = job.gpus.iter().find(|gpu| gpu.position == position)?;
         let (earlier, now) = (gpu.baseline.known_utilization()?, gpu.activity);
         // Without a reading, only a command that was started twice is certainly a mistake.
-        let is_cause = |other: &&'a JobTrack| came_later(other) && (now.is_some() || command(other) == command(job));
+        let is_cause = |other: &&JobTrack| now.is_some() || command(other) == command(job);
         let is_slowed = earlier >= ALONE_PERCENT && now.is_none_or(|now| f32::from(now) <= SLOWED_SHARE * earlier);
-        (is_slowed && jobs.iter().any(is_cause)).then_some(Reason::Slowed { job, earlier, now })
+        (is_slowed && later.iter().any(is_cause)).then_some(Reason::Slowed { job, earlier, now })
     })
 }
 

@@ -167,26 +167,18 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
 }
 
 /// How long a GPU has been busy at one level since the job last computed, and the mean utilisation: it may have been at the same
-/// level while it worked. The power tells when that ended, unless it is high now. `None` for less than `least` seconds, and if the
-/// readings of the GPU do not tell.
-fn level_after_work(
-    context: &RuleContext,
-    job: &JobTrack,
-    gpu: &JobGpu,
-    track: &GpuTrack,
-    least: f64,
-) -> Option<(Run, f32)> {
-    let (level, percent) = track.level_run.filter(|_| does_power_tell(gpu, track))?;
+/// level while it worked. The power tells when that ended, unless it is high now. `None` for less than `least` seconds.
+fn level_after_work(context: &RuleContext, job: &JobTrack, track: &GpuTrack, least: f64) -> Option<(Run, f32)> {
+    let (level, percent) = track.level_run?;
     let t = context.sample_time.t;
     let computed_at = job.computed_at.filter(|at| t - at > 2.0 * context.sample_time.dt).unwrap_or(level.since);
     let since = level.since.max(computed_at);
-    // Statistics take long, and most jobs computed a moment ago.
-    if !(Run { since, covered: level.covered }).reaches(t, least) {
-        return None;
-    }
+    // Most jobs computed a moment ago: the statistics, which take long, are not needed.
+    let run = Some(Run { since, covered: level.covered }).filter(|run| run.reaches(t, least))?;
     // Only the window shows gaps in the data.
     let observed = if t - since <= REACH_SECONDS { track.window.stats(since).covered } else { t - since };
-    Some((Run { since, covered: level.covered.min(observed) }, percent))
+    let run = Run { covered: run.covered.min(observed), ..run };
+    run.reaches(t, least).then_some((run, percent))
 }
 
 /// Whether the power of a GPU tells what its job does.
@@ -200,7 +192,10 @@ fn does_power_tell(gpu: &JobGpu, track: &GpuTrack) -> bool {
 fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let t = context.sample_time.t;
-    let level_run = level_after_work(context, job, gpu, track, LEVEL_AFTER.min(limits.warn_after));
+    if !does_power_tell(gpu, track) {
+        return None;
+    }
+    let level_run = level_after_work(context, job, track, LEVEL_AFTER.min(limits.warn_after));
     let level = level_run.map(|(run, _)| run).filter(|run| run.reaches(t, LEVEL_AFTER));
     let busy =
         level_run.filter(|(run, mean)| f64::from(*mean) >= limits.utilization && run.reaches(t, limits.warn_after));
@@ -209,9 +204,6 @@ fn frozen(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack)
         Some(run) => (run, false),
         None => (level?, true),
     };
-    if !does_power_tell(gpu, track) {
-        return None;
-    }
     // A program that is alone may do other work for a while. Without a limit the drop must be larger anyway.
     let may_do_other_work = job.gpus.len() == 1 && track.limit.is_some();
     let window = if is_partial || may_do_other_work { LEVEL_AFTER } else { limits.warn_after };
@@ -283,8 +275,10 @@ pub(super) fn quiet_drop_after(context: &RuleContext, job: &JobTrack, since: f64
 fn quiet_drop(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let t = context.sample_time.t;
-    let level = level_after_work(context, job, gpu, track, QUIET_DROP_AFTER.0);
-    let (run, percent) = level.filter(|(run, _)| run.reaches(t, QUIET_DROP_AFTER.0))?;
+    if !does_power_tell(gpu, track) {
+        return None;
+    }
+    let (run, percent) = level_after_work(context, job, track, QUIET_DROP_AFTER.0)?;
     if f64::from(percent) < limits.median_utilization || context.is_log_growing(job) {
         return None;
     }

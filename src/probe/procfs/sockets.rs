@@ -145,8 +145,7 @@ struct SocketTable {
     tells_waits: bool,
     /// The front end that was looked at last, and the children of a parent. The ranks of a job have the same ones.
     relatives: [Relatives; 2],
-    /// The inodes of the sockets of each of these children. The ranks of a job are the children of one launcher, so that most
-    /// are processes on a GPU, whose sockets are looked at anyway.
+    /// The inodes of each of these children. Most children of a launcher are ranks on a GPU, whose own sockets are read as well.
     children: Vec<(u32, Vec<u64>)>,
 }
 
